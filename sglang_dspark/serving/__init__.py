@@ -1,0 +1,1 @@
+"""What meets SGLang: the plugin's registration, the checked contract, the worker, and the CPU engine's parts."""
