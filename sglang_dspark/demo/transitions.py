@@ -1,0 +1,66 @@
+"""Which token tends to follow which: the table that the target's LM head and the draft's Markov head both encode.
+
+Each token has one main successor of weight 1 and up to three more of smaller weight, so that the context has something
+sensible to choose from when it overrules the table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import tokenizers
+import torch
+
+from sglang_dspark.demo.corpus import TEXT
+from sglang_dspark.demo.draw import Draw
+from sglang_dspark.demo.spec import DemoSpec
+from sglang_dspark.demo.tokenizer import special_token_ids
+
+OTHERS = 3
+OTHERS_WEIGHT = 0.8
+
+
+def transition_weights(spec: DemoSpec, tokenizer: tokenizers.Tokenizer) -> torch.Tensor:  # [V, V] float64
+    """weights[u, v]: how strongly v follows u, at most 1; the main successor of u has exactly 1."""
+    if spec.name == "tiny":
+        return _drawn(spec, "tiny")
+    return _counted(spec, tokenizer.encode(TEXT, add_special_tokens=False).ids)
+
+
+def wrong_weights(spec: DemoSpec, weights: torch.Tensor) -> torch.Tensor:  # [V, V] float64
+    """A table that never agrees with `weights` on a main successor."""
+    usable = _usable(spec, weights)
+    moved = torch.zeros_like(weights)
+    moved[:, usable] = weights[:, usable.roll(1)]
+    return moved
+
+
+def _counted(spec: DemoSpec, tokens: list[int]) -> torch.Tensor:
+    usable = sorted(set(tokens) - set(special_token_ids(spec)))
+    followers: dict[int, Counter[int]] = {token: Counter() for token in range(spec.vocab_size)}
+    for token, successor in zip(tokens, tokens[1:], strict=False):
+        followers[token][successor] += 1
+    # A token that the corpus never continues (a byte of another language, a special token) still needs a successor.
+    spare = Draw(spec.seed, "transitions").integers("spare", spec.vocab_size, high=len(usable)).tolist()
+    weights = torch.zeros(spec.vocab_size, spec.vocab_size, dtype=torch.float64)
+    for token, counts in followers.items():
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0])) or [(usable[spare[token]], 1)]
+        most = ranked[0][1]
+        for successor, count in ranked[1 : 1 + OTHERS]:
+            weights[token, successor] = OTHERS_WEIGHT * count / most
+        weights[token, ranked[0][0]] = 1.0
+    return weights
+
+
+def _drawn(spec: DemoSpec, name: str) -> torch.Tensor:
+    banned = set(special_token_ids(spec))
+    usable = torch.tensor([token for token in range(spec.vocab_size) if token not in banned])
+    offsets = Draw(spec.seed, "transitions").integers(name, spec.vocab_size, high=len(usable))
+    weights = torch.zeros(spec.vocab_size, spec.vocab_size, dtype=torch.float64)
+    weights[torch.arange(spec.vocab_size), usable[offsets]] = 1.0
+    return weights
+
+
+def _usable(spec: DemoSpec, weights: torch.Tensor) -> torch.Tensor:
+    banned = set(special_token_ids(spec))
+    return torch.tensor([v for v in torch.nonzero(weights.sum(0)).flatten().tolist() if v not in banned])
