@@ -1,0 +1,178 @@
+"""What the context KV writer is bound to: the facts of the draft and the pool (spec), and the tensors (tables).
+
+Shape letters, here and in the backends: T tokens, L draft layers, H KV heads of this rank, D head dimension,
+R rotary dimension, P positions in the cos/sin table, B rows of commit lengths, W = T / B columns a row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from sglang_dspark.platforms import Platform
+
+FLOAT_DTYPES = (torch.bfloat16, torch.float32)
+FP8_DTYPES = {"e4m3fn": torch.float8_e4m3fn, "e4m3fnuz": torch.float8_e4m3fnuz}
+# The layouts SGLang 0.5.23 can give a KV pool. Only "nhd" is written; the others are refused, never mis-addressed.
+POOL_LAYOUTS = ("nhd", "hnd", "vectorized_5d")
+
+
+@dataclass(frozen=True)
+class ContextKVSpec:
+    """The shapes, types and constants of a context KV writer.
+
+    ``eps`` is the K norm's; ``is_neox`` says that rotary partners are i and i + R/2 (else 2i and 2i + 1).
+    ``k_scales`` and ``v_scales`` hold one factor a layer for an fp8 pool, which stores value / scale; None means 1.
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    is_neox: bool
+    eps: float
+    kv_dtype: torch.dtype
+    pool_dtype: torch.dtype
+    cos_sin_dtype: torch.dtype = torch.float32
+    pool_layout: str = "nhd"
+    k_scales: tuple[float, ...] | None = None
+    v_scales: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "num_kv_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"context_kv {name}: expected at least 1, found {getattr(self, name)}: pass the draft's"
+                )
+        if self.rotary_dim % 2 or not 2 <= self.rotary_dim <= self.head_dim:
+            raise ValueError(
+                f"context_kv rotary_dim: expected an even number from 2 to head_dim {self.head_dim}, "
+                f"found {self.rotary_dim}: take it from the draft's rotary embedding"
+            )
+        if not (math.isfinite(self.eps) and self.eps >= 0):
+            raise ValueError(f"context_kv eps: expected a finite number >= 0, found {self.eps}: take the K norm's")
+        _one_of("kv_dtype", self.kv_dtype, FLOAT_DTYPES)
+        _one_of("pool_dtype", self.pool_dtype, (*FLOAT_DTYPES, *FP8_DTYPES.values()))
+        _one_of("cos_sin_dtype", self.cos_sin_dtype, FLOAT_DTYPES)
+        _one_of("pool_layout", self.pool_layout, POOL_LAYOUTS)
+        self._check_scales()
+
+    def _check_scales(self) -> None:
+        if (self.k_scales is None) != (self.v_scales is None):
+            raise ValueError("context_kv scales: found only one of k_scales and v_scales: pass both, or neither")
+        if self.k_scales is None or self.v_scales is None:
+            return
+        if self.pool_dtype not in FP8_DTYPES.values():
+            raise ValueError(
+                f"context_kv scales: only an fp8 pool has them, found pool_dtype {self.pool_dtype}: drop them"
+            )
+        for name, scales in (("k_scales", self.k_scales), ("v_scales", self.v_scales)):
+            if len(scales) != self.num_layers or not all(math.isfinite(s) and s > 0 for s in scales):
+                raise ValueError(
+                    f"context_kv {name}: expected {self.num_layers} finite numbers > 0, one a layer, found {scales}"
+                )
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether the pool's values are divided by a scale before they are stored."""
+        return self.k_scales is not None
+
+    def plain_pool_refusals(self) -> list[str]:
+        """Why a backend that only copies rows of the kv dtype into an NHD pool does not cover this spec."""
+        reasons = []
+        if self.pool_layout != "nhd":
+            reasons.append(f"pool layout {self.pool_layout} is not covered, only nhd")
+        if self.pool_dtype in FP8_DTYPES.values():
+            reasons.append(f"fp8 pool ({self.pool_dtype}) is not covered")
+        elif self.pool_dtype != self.kv_dtype:
+            reasons.append(f"pool dtype {self.pool_dtype} differs from kv dtype {self.kv_dtype}")
+        return reasons
+
+
+@dataclass(frozen=True, eq=False)
+class ContextKVTables:
+    """The tensors a writer is bound to. It keeps them alive, and reads and writes them in place.
+
+    Pools are NHD rows with any row stride, so the K and V halves of one allocation do.
+    """
+
+    k_pools: tuple[torch.Tensor, ...]  # L x [slots, H, D] pool_dtype
+    v_pools: tuple[torch.Tensor, ...]  # L x [slots, H, D] pool_dtype
+    norm_multipliers: torch.Tensor  # [L, D] fp32, 1 + w already formed
+    cos_sin: torch.Tensor  # [P, R] cos_sin_dtype, cos in the first R/2 columns
+
+    @property
+    def num_slots(self) -> int:
+        """Rows in every pool."""
+        return self.k_pools[0].shape[0]
+
+    @property
+    def num_positions(self) -> int:
+        """Rows in the cos/sin table."""
+        return self.cos_sin.shape[0]
+
+
+def check_tables(platform: Platform, spec: ContextKVSpec, tables: ContextKVTables) -> None:
+    """Raise ValueError when the tables are not what the spec says, on the device that the platform says."""
+    device = tables.cos_sin.device
+    if device.type != platform.device_type:
+        raise ValueError(
+            f"context_kv tables: platform {platform.name} works on {platform.device_type!r}, found them on {device}: "
+            "move them, or choose for the platform of their device"
+        )
+    check_tensor("cos_sin", tables.cos_sin, (None, spec.rotary_dim), spec.cos_sin_dtype, device)
+    check_tensor("norm_multipliers", tables.norm_multipliers, (spec.num_layers, spec.head_dim), torch.float32, device)
+    for name, pools in (("k_pools", tables.k_pools), ("v_pools", tables.v_pools)):
+        if len(pools) != spec.num_layers:
+            raise ValueError(f"context_kv {name}: expected {spec.num_layers}, one a layer, found {len(pools)}")
+        for layer, pool in enumerate(pools):
+            shape = (tables.num_slots, spec.num_kv_heads, spec.head_dim)
+            check_tensor(f"{name}[{layer}]", pool, shape, spec.pool_dtype, device)
+    if tables.num_positions < 1 or tables.num_slots < 1:
+        raise ValueError(
+            f"context_kv tables: expected at least one position and one slot, found {tables.num_positions} positions "
+            f"and {tables.num_slots} slots"
+        )
+
+
+def check_tensor(
+    name: str,
+    tensor: torch.Tensor,  # [rows, ...]: any row stride, each row dense
+    shape: tuple[int | None, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Raise ValueError unless the tensor has this dtype, device and shape (None: any) and dense rows."""
+    wrong = []
+    if tensor.device != device:
+        wrong.append(f"expected device {device}, found {tensor.device}")
+    if tensor.dtype != dtype:
+        wrong.append(f"expected dtype {dtype}, found {tensor.dtype}")
+    found = tuple(tensor.shape)
+    if len(found) != len(shape) or any(want not in (None, size) for want, size in zip(shape, found, strict=True)):
+        wrong.append(f"expected shape {_shape(shape)}, found {_shape(found)}")
+    elif not _rows_are_dense(tensor):
+        wrong.append(f"expected dense rows, found strides {tensor.stride()} for shape {_shape(found)}")
+    if wrong:
+        raise ValueError(f"context_kv {name}: {'; '.join(wrong)}: pass a tensor that matches the spec")
+
+
+def _rows_are_dense(tensor: torch.Tensor) -> bool:
+    # A dimension of size 1 is never stepped over, so its stride may be anything.
+    step = 1
+    for size, stride in zip(reversed(tensor.shape[1:]), reversed(tensor.stride()[1:]), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _shape(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
+
+
+def _one_of(name: str, found: object, known: tuple[object, ...]) -> None:
+    if found not in known:
+        raise ValueError(f"context_kv {name}: found {found}; known are {', '.join(str(one) for one in known)}")
