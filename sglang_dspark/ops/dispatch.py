@@ -29,12 +29,12 @@ class Backend:
     """One implementation of an op.
 
     ``refusals(platform, spec)`` lists all the reasons why it does not cover the case, an empty list when it does.
-    ``build(spec, tables)`` binds it to the tables and returns the call that the hot path makes.
+    ``build(platform, spec, tables)`` binds it to the tables and returns the call that the hot path makes.
     """
 
     name: str
     refusals: Callable[[Platform, Any], list[str]]
-    build: Callable[[Any, Any], Callable[..., None]]
+    build: Callable[[Platform, Any, Any], Callable[..., None]]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def choose(op: Op, platform: Platform, spec: Any, tables: Any, requested: str = 
     for backend in candidates:
         if backend.name not in refused:
             op.check(platform, spec, tables)
-            return Choice(op.name, backend.name, backend.build(spec, tables), refused)
+            return Choice(op.name, backend.name, backend.build(platform, spec, tables), refused)
     advice = (
         f"choose {AUTO!r} or another backend" if named else "change what is refused, or add a backend that covers it"
     )

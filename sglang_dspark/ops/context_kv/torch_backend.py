@@ -132,9 +132,9 @@ def refusals(platform: Platform, spec: ContextKVSpec) -> list[str]:
     return spec.plain_pool_refusals()
 
 
-def build(spec: ContextKVSpec, tables: ContextKVTables) -> TorchWriter:
+def build(platform: Platform, spec: ContextKVSpec, tables: ContextKVTables) -> TorchWriter:
     """Bind the writer to its tables."""
-    return TorchWriter(spec, tables, waits_for_device=tables.cos_sin.device.type == "cpu")
+    return TorchWriter(spec, tables, waits_for_device=platform.device_type == "cpu")
 
 
 BACKEND = Backend("torch", refusals, build)

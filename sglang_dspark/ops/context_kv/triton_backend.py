@@ -33,11 +33,11 @@ def triton_is_installed() -> bool:
         return False
 
 
-def build(spec: ContextKVSpec, tables: ContextKVTables) -> Callable[..., None]:
+def build(platform: Platform, spec: ContextKVSpec, tables: ContextKVTables) -> Callable[..., None]:
     """Bind the writer to its tables."""
     from sglang_dspark.ops.context_kv import triton_kernel
 
-    return triton_kernel.bind(spec, tables)
+    return triton_kernel.bind(platform, spec, tables)
 
 
 BACKEND = Backend("triton", refusals, build)

@@ -1,7 +1,9 @@
 """The Triton kernel of the context KV writer, and its launcher. Imports Triton: reach it through `triton_backend.py`.
 
-One launch for all layers. One program, of one warp, owns one (token, layer) and all its heads: a row is 256 bytes, and
-more warps would only replicate it (SGLang 0.5.23's writer runs the same row on four).
+One launch for all layers. One program is one warp, and owns a few rows (a row is one head of one token) of one layer:
+all heads of its tokens. A bf16 row of 128 is 16 lanes of 16 bytes, so 8 rows keep the 64 lanes of a wavefront busy and
+4 the 32 of a warp, and what a row needs once (slot, position, norm) is shared out over the lanes. Compiled for gfx942
+with Triton 3.9.0 that is 64 instructions a row (H = 1) with 16-byte loads and stores, against 286 with a row a program.
 
 Equation and rounding points: those of `reference.py`. Close to bit for bit, because nothing is left to the compiler:
 1 / sqrt is IEEE (`sqrt_rn`, `div_rn`), products are not contracted into FMAs, and casts round to nearest even. Only the
@@ -23,6 +25,7 @@ import triton.language as tl
 
 from sglang_dspark.ops.context_kv.rows import check_rows
 from sglang_dspark.ops.context_kv.spec import ContextKVSpec, ContextKVTables
+from sglang_dspark.platforms import Platform
 
 
 @triton.jit
@@ -42,7 +45,7 @@ def _round_to(values, dtype: tl.constexpr, CAST_BY_BITS: tl.constexpr):
     return values.to(dtype)
 
 
-@triton.jit(do_not_specialize=["num_slots", "num_positions", "columns"])
+@triton.jit(do_not_specialize=["tokens", "num_slots", "num_positions", "columns"])
 def write_kernel(
     kv,  # [T, L, 2, H, D] bf16 or fp32
     positions,  # [T] int64
@@ -54,6 +57,7 @@ def write_kernel(
     kv_stride,
     multipliers_stride,
     cos_sin_stride,
+    tokens,
     num_slots,
     num_positions,
     columns,
@@ -64,6 +68,7 @@ def write_kernel(
     R: tl.constexpr,
     IS_NEOX: tl.constexpr,
     HAS_COMMIT_LENS: tl.constexpr,
+    TOKENS: tl.constexpr,
     H_BLOCK: tl.constexpr,  # the next powers of two of H, R/2, D - R and D
     HALF_BLOCK: tl.constexpr,
     TAIL_BLOCK: tl.constexpr,
@@ -72,52 +77,56 @@ def write_kernel(
     POOL_ALIGN_ELEMENTS: tl.constexpr,
     CAST_BY_BITS: tl.constexpr,
 ):
-    """Write one (token, layer): norm and rotate K of all heads, copy V, store both unless the token is skipped."""
+    """Write TOKENS tokens of one layer: norm and rotate K of all heads, copy V, store what is not skipped."""
     program = tl.program_id(0)
-    token = (program // L).to(tl.int64)
     layer = program % L
     element = kv.dtype.element_ty
 
-    slot = tl.load(slots + token)
-    written = (slot >= 0) & (slot < num_slots)
+    # One row is one head of one token. Rows beyond the last token or head are computed on clamped addresses.
+    row = tl.arange(0, TOKENS * H_BLOCK)[:, None]
+    head = row % H_BLOCK
+    token = (program // L) * TOKENS + row // H_BLOCK
+    exists = (token < tokens) & (head < H)
+    slot = tl.load(slots + token, mask=exists, other=-1)
+    # A skipped token may carry any position: clamp before the table is read, and skip only at the stores.
+    position = tl.load(positions + token, mask=exists, other=0)
+    position = tl.minimum(tl.maximum(position, 0), num_positions - 1)
+    written = exists & (slot >= 0) & (slot < num_slots)
     if HAS_COMMIT_LENS:
         block = token // columns
-        written = written & (token - block * columns < tl.load(commit_lens + block))
-    # A skipped token may carry any position: clamp before the table is read, and skip only at the stores.
-    position = tl.minimum(tl.maximum(tl.load(positions + token), 0), num_positions - 1)
+        written = written & (token - block * columns < tl.load(commit_lens + block, mask=exists, other=0))
 
+    # The hints sit on the parts: an addition that folds away (head * D with one head) would take its hint along.
     pool = pools + layer * 4
+    k_pool = tl.multiple_of(tl.load(pool).to(kv.dtype), POOL_ALIGN_BYTES)
+    v_pool = tl.multiple_of(tl.load(pool + 1).to(kv.dtype), POOL_ALIGN_BYTES)
     k_stride = tl.multiple_of(tl.load(pool + 2), POOL_ALIGN_ELEMENTS)
     v_stride = tl.multiple_of(tl.load(pool + 3), POOL_ALIGN_ELEMENTS)
-    k_out = tl.multiple_of(tl.load(pool), POOL_ALIGN_BYTES).to(kv.dtype) + slot * k_stride
-    v_out = tl.multiple_of(tl.load(pool + 1), POOL_ALIGN_BYTES).to(kv.dtype) + slot * v_stride
+    k_out = k_pool + slot * k_stride + head * D
+    v_out = v_pool + slot * v_stride + head * D
 
-    head = tl.arange(0, H_BLOCK)[:, None]
     half = tl.arange(0, HALF_BLOCK)[None, :]
     dim = tl.arange(0, D_BLOCK)[None, :]
-    heads_written = tl.where(written, H, 0)
-    in_half = (head < H) & (half < R // 2)
-    in_row = (head < H) & (dim < D)
+    in_half = half < R // 2
     first_dim = half if IS_NEOX else 2 * half
     second_dim = first_dim + (R // 2 if IS_NEOX else 1)
 
     # Every load before the first use, so that they are in flight together.
-    k_in = kv + token * kv_stride + layer * (2 * H * D)
+    k_in = kv + token.to(tl.int64) * kv_stride + (layer * 2 * H + head) * D
     multiplier = multipliers + layer * multipliers_stride
     rope = cos_sin + position * cos_sin_stride
-    v = tl.load(k_in + H * D + head * D + dim, mask=in_row)
-    first = _widen(tl.load(k_in + head * D + first_dim, mask=in_half, other=0.0), CAST_BY_BITS)
-    second = _widen(tl.load(k_in + head * D + second_dim, mask=in_half, other=0.0), CAST_BY_BITS)
-    first_multiplier = tl.load(multiplier + first_dim, mask=half < R // 2, other=0.0)
-    second_multiplier = tl.load(multiplier + second_dim, mask=half < R // 2, other=0.0)
-    cos = _widen(tl.load(rope + half, mask=half < R // 2, other=0.0), CAST_BY_BITS)
-    sin = _widen(tl.load(rope + R // 2 + half, mask=half < R // 2, other=0.0), CAST_BY_BITS)
+    v = tl.load(k_in + H * D + dim, mask=exists & (dim < D))
+    first = _widen(tl.load(k_in + first_dim, mask=exists & in_half, other=0.0), CAST_BY_BITS)
+    second = _widen(tl.load(k_in + second_dim, mask=exists & in_half, other=0.0), CAST_BY_BITS)
+    first_multiplier = tl.load(multiplier + first_dim, mask=in_half, other=0.0)
+    second_multiplier = tl.load(multiplier + second_dim, mask=in_half, other=0.0)
+    cos = _widen(tl.load(rope + half, mask=in_half, other=0.0), CAST_BY_BITS)
+    sin = _widen(tl.load(rope + R // 2 + half, mask=in_half, other=0.0), CAST_BY_BITS)
 
-    square_sum = tl.sum(first * first, axis=1) + tl.sum(second * second, axis=1)
+    square_sum = tl.sum(first * first + second * second, axis=1)
     if R < D:
         tail_dim = R + tl.arange(0, TAIL_BLOCK)[None, :]
-        in_tail = (head < H) & (tail_dim < D)
-        tail = _widen(tl.load(k_in + head * D + tail_dim, mask=in_tail, other=0.0), CAST_BY_BITS)
+        tail = _widen(tl.load(k_in + tail_dim, mask=exists & (tail_dim < D), other=0.0), CAST_BY_BITS)
         tail_multiplier = tl.load(multiplier + tail_dim, mask=tail_dim < D, other=0.0)
         square_sum += tl.sum(tail * tail, axis=1)
     root = tl.math.sqrt_rn(square_sum * (1.0 / D) + eps)
@@ -127,12 +136,12 @@ def write_kernel(
     second = _widen(_round_to(second * inverse_rms * second_multiplier, element, CAST_BY_BITS), CAST_BY_BITS)
     turned_first = _round_to(first * cos - second * sin, element, CAST_BY_BITS)
     turned_second = _round_to(second * cos + first * sin, element, CAST_BY_BITS)
-    tl.store(k_out + head * D + first_dim, turned_first, mask=(head < heads_written) & (half < R // 2))
-    tl.store(k_out + head * D + second_dim, turned_second, mask=(head < heads_written) & (half < R // 2))
+    tl.store(k_out + first_dim, turned_first, mask=written & in_half)
+    tl.store(k_out + second_dim, turned_second, mask=written & in_half)
     if R < D:
         tail = _round_to(tail * inverse_rms * tail_multiplier, element, CAST_BY_BITS)
-        tl.store(k_out + head * D + tail_dim, tail, mask=(head < heads_written) & (tail_dim < D))
-    tl.store(v_out + head * D + dim, v, mask=(head < heads_written) & (dim < D))
+        tl.store(k_out + tail_dim, tail, mask=written & (tail_dim < D))
+    tl.store(v_out + dim, v, mask=written & (dim < D))
 
 
 # Triton's interpreter truncates float32 to bf16 and loses bf16 subnormals (3.9.0, runtime/interpreter.py,
@@ -163,7 +172,7 @@ class TritonWriter:
         tokens = kv.shape[0]
         if tokens == 0:
             return
-        write_kernel[(tokens * self.spec.num_layers,)](
+        write_kernel[(triton.cdiv(tokens, self.constants["TOKENS"]) * self.spec.num_layers,)](
             kv,
             positions,
             slots,
@@ -174,6 +183,7 @@ class TritonWriter:
             kv.stride(0),
             tables.norm_multipliers.stride(0),
             tables.cos_sin.stride(0),
+            tokens,
             tables.num_slots,
             tables.num_positions,
             tokens if commit_lens is None else tokens // commit_lens.shape[0],
@@ -184,12 +194,12 @@ class TritonWriter:
         )
 
 
-def bind(spec: ContextKVSpec, tables: ContextKVTables) -> TritonWriter:
+def bind(platform: Platform, spec: ContextKVSpec, tables: ContextKVTables) -> TritonWriter:
     """Bind the kernel to its tables: one pointer table on the device, and the constants of the spec."""
     pairs = tuple(zip(tables.k_pools, tables.v_pools, strict=True))
     rows = [(k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0)) for k, v in pairs]
     pools = torch.tensor(rows, dtype=torch.int64, device=tables.cos_sin.device)
-    return TritonWriter(spec, tables, pools, constants(spec, pool_alignment(spec, rows)))
+    return TritonWriter(spec, tables, pools, constants(platform, spec, pool_alignment(spec, rows)))
 
 
 def pool_alignment(spec: ContextKVSpec, rows: list[tuple[int, int, int, int]]) -> int:
@@ -198,9 +208,11 @@ def pool_alignment(spec: ContextKVSpec, rows: list[tuple[int, int, int, int]]) -
     return math.gcd(16, *(n for k, v, k_stride, v_stride in rows for n in (k, v, k_stride * size, v_stride * size)))
 
 
-def constants(spec: ContextKVSpec, pool_align_bytes: int) -> dict[str, Any]:
+def constants(platform: Platform, spec: ContextKVSpec, pool_align_bytes: int) -> dict[str, Any]:
     """What the kernel is compiled for."""
     tail = spec.head_dim - spec.rotary_dim
+    heads = triton.next_power_of_2(spec.num_kv_heads)
+    rows = max(platform.warp_size // 8, 4)  # the interpreter's warp is 1
     return {
         "eps": spec.eps,
         "L": spec.num_layers,
@@ -208,7 +220,8 @@ def constants(spec: ContextKVSpec, pool_align_bytes: int) -> dict[str, Any]:
         "D": spec.head_dim,
         "R": spec.rotary_dim,
         "IS_NEOX": spec.is_neox,
-        "H_BLOCK": triton.next_power_of_2(spec.num_kv_heads),
+        "TOKENS": max(1, rows // heads),
+        "H_BLOCK": heads,
         "HALF_BLOCK": triton.next_power_of_2(spec.rotary_dim // 2),
         "TAIL_BLOCK": triton.next_power_of_2(max(tail, 1)),
         "D_BLOCK": triton.next_power_of_2(spec.head_dim),
