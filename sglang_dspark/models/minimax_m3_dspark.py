@@ -1,0 +1,209 @@
+"""The DSpark draft of MiniMax-M3 for SGLang, in both checkpoint layouts.
+
+The network is SGLang's `DSparkMiniMaxDraftModel`. This class loads AutoModel's layout beside the released one with
+every tensor accounted for, honours a draft without a confidence head, and writes the context K/V through
+`sglang_dspark.ops.context_kv`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from sglang.srt.model_loader.weight_utils import default_weight_loader
+from sglang.srt.models import dspark_minimax
+from sglang.srt.runtime_context import get_parallel
+
+from sglang_dspark import platforms
+from sglang_dspark.checkpoints import Accounting, CheckpointError, DraftConfig, parse_draft_config
+from sglang_dspark.checkpoints.tensors import SHARED_WITH_TARGET
+from sglang_dspark.models.context_projection import ContextProjection
+from sglang_dspark.models.shared_tables import SharedTable
+from sglang_dspark.ops import context_kv
+from sglang_dspark.ops.dispatch import AUTO, NoBackend
+from sglang_dspark.serving.hf_config import source_layout
+
+logger = logging.getLogger(__name__)
+
+# Names the writer's backend instead of the platform's first choice; a named one never falls back.
+BACKEND_VARIABLE = "SGLANG_DSPARK_CONTEXT_KV"
+
+# (part of a canonical name, the fused parameter's, shard)
+_FUSED = (
+    (".q_proj.", ".qkv_proj.", "q"),
+    (".k_proj.", ".qkv_proj.", "k"),
+    (".v_proj.", ".qkv_proj.", "v"),
+    (".gate_proj.", ".gate_up_proj.", 0),
+    (".up_proj.", ".gate_up_proj.", 1),
+)
+
+
+class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
+    """SGLang's draft model with this plugin's loader and context KV writer."""
+
+    def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
+        """Build this rank's part of the draft.
+
+        Args:
+            config: the released layout's, as `configure_minimax_m3_dspark` leaves it.
+            quant_config: the draft's own quantisation, None for a plain checkpoint.
+            prefix: unused; the checkpoint's names are fixed.
+
+        Raises:
+            CheckpointError: the config is not servable, or tensor parallelism does not divide the draft.
+        """
+        where = getattr(config, "_name_or_path", "") or "checkpoint"
+        draft_config = parse_draft_config(config.to_dict(), where)
+        self_config = dataclasses.replace(draft_config, layout=source_layout(config))
+        if problems := self_config.problems_with_tensor_parallel(get_parallel().attn_tp_size):
+            raise CheckpointError(where, problems)
+        super().__init__(config=config, quant_config=quant_config, prefix=prefix)
+        self.where = where
+        self.draft_config: DraftConfig = self_config
+        if not self_config.enable_confidence_head:
+            # SGLang builds the head from the verify mode alone. Compact verify then says that it needs one.
+            self.confidence_head = None
+        self._shared_tables: list[SharedTable] = []
+        self._project_context: ContextProjection | None = None
+        self._write_context: Callable[..., None] | None = None
+        self._bound_pool: Any = None
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Load every tensor of the checkpoint, whichever layout it is in.
+
+        Returns:
+            The names of the parameters that were loaded.
+
+        Raises:
+            CheckpointError: tensors are missing, unexpected, repeated or of another shape; all are listed.
+        """
+        parameters = dict(self.named_parameters())
+        accounting = Accounting(self.draft_config)
+        self._shared_tables = []
+        # Both hold what they were built from.
+        self._project_context = self._bound_pool = None
+        loaded = set()
+        for raw_name, weight in weights:
+            name = accounting.add(raw_name, tuple(weight.shape))
+            if name is not None:
+                if name.startswith("confidence_head.") and self.confidence_head is None:
+                    continue  # static verify reads no confidence
+                loaded.add(_load(parameters, name, weight))
+            elif raw_name in SHARED_WITH_TARGET:
+                self._shared_tables.append(SharedTable(raw_name, weight))
+        if problems := accounting.finish():
+            raise CheckpointError(self.where, problems)
+        return loaded
+
+    def attach_shared_modules(self, *, embed_tokens: torch.nn.Module, lm_head: torch.nn.Module) -> None:
+        """Take over the target's embedding and LM head.
+
+        Raises:
+            CheckpointError: the draft carries copies of its own that differ from the target's.
+        """
+        modules = dict(zip(SHARED_WITH_TARGET, (embed_tokens, lm_head)))
+        problems = [problem for table in self._shared_tables if (problem := table.problem_with(modules[table.name]))]
+        if problems:
+            raise CheckpointError(self.where, problems)
+        super().attach_shared_modules(embed_tokens=embed_tokens, lm_head=lm_head)
+
+    def bind_context_kv(self, pool: Any) -> str:
+        """Choose the context KV writer for a pool; once, before graph capture.
+
+        Returns:
+            A description for the log: the backend, and why others were refused.
+
+        Raises:
+            NoBackend: the backend that was asked for by name does not cover this pool or model.
+        """
+        self._project_context = ContextProjection([layer.self_attn for layer in self.layers])
+        self._bound_pool = pool
+        requested = os.environ.get(BACKEND_VARIABLE, AUTO)
+        spec, tables = self._context_kv_facts(pool)
+        try:
+            choice = context_kv.choose(platforms.current(), spec, tables, requested)
+        except NoBackend as refusal:
+            if requested != AUTO:
+                raise
+            self._write_context = None
+            logger.warning("sglang-dspark: %s. SGLang's own context write is used.", refusal)
+            return "context_kv=SGLang's own"
+        self._write_context = choice.run
+        return choice.describe()
+
+    def _context_kv_facts(self, pool: Any) -> tuple[context_kv.ContextKVSpec, context_kv.ContextKVTables]:
+        attentions = [layer.self_attn for layer in self.layers]
+        first = attentions[0]
+        rotary = first.rotary_emb
+        layer_ids = [attention.attn.layer_id for attention in attentions]
+        k_pools = tuple(pool.get_key_buffer(i) for i in layer_ids)
+        v_pools = tuple(pool.get_value_buffer(i) for i in layer_ids)
+        spec = context_kv.ContextKVSpec(
+            num_layers=len(attentions),
+            num_kv_heads=first.num_kv_heads,
+            head_dim=first.head_dim,
+            rotary_dim=rotary.rotary_dim,
+            is_neox=rotary.is_neox_style,
+            eps=first.k_norm.variance_epsilon,
+            kv_dtype=self._project_context.dtype,
+            pool_dtype=k_pools[0].dtype,
+            cos_sin_dtype=rotary.cos_sin_cache.dtype,
+        )
+        multipliers = torch.stack([1.0 + attention.k_norm.weight.detach().float() for attention in attentions])
+        tables = context_kv.ContextKVTables(k_pools, v_pools, multipliers, rotary.cos_sin_cache)
+        return spec, tables
+
+    def write_target_hidden_kv(
+        self,
+        *,
+        target_hidden: torch.Tensor,  # [T, K * hidden], or [T, hidden] when already projected
+        pool: Any,
+        positions: torch.Tensor,  # [T] int64
+        cache_loc: torch.Tensor,  # [T] int64, the slots
+        cache_loc_2d: torch.Tensor | None = None,  # [B, W] int64
+        commit_lens: torch.Tensor | None = None,  # [B] int32
+        target_hidden_is_projected: bool = False,
+    ) -> None:
+        """Write the context K/V of target hidden states into the draft's pool, every layer at once."""
+        if pool is not self._bound_pool:
+            self.bind_context_kv(pool)
+        if self._write_context is None:
+            super().write_target_hidden_kv(
+                target_hidden=target_hidden,
+                pool=pool,
+                positions=positions,
+                cache_loc=cache_loc,
+                cache_loc_2d=cache_loc_2d,
+                commit_lens=commit_lens,
+                target_hidden_is_projected=target_hidden_is_projected,
+            )
+            return
+        hidden = target_hidden if target_hidden_is_projected else self.project_target_hidden(target_hidden)
+        kv = self._project_context(hidden)
+        if cache_loc_2d is not None and commit_lens is not None:
+            self._write_context(kv, positions, cache_loc_2d.reshape(-1), commit_lens)
+        else:
+            self._write_context(kv, positions, cache_loc)
+
+
+def _load(parameters: dict[str, torch.nn.Parameter], name: str, weight: torch.Tensor) -> str:
+    """Hand one tensor to the parameter that holds it, whole or as a shard; the parameter's name."""
+    shard: tuple[Any, ...] = ()
+    if name.startswith("layers."):
+        _, index, rest = name.split(".", 2)
+        name = f"layers.{index}.decoder_layer.{rest}"
+        for part, fused, shard_id in _FUSED:
+            if part in name:
+                name, shard = name.replace(part, fused), (shard_id,)
+                break
+    parameter = parameters[name]
+    loader = getattr(parameter, "weight_loader", default_weight_loader)
+    loader(parameter, weight, *shard)
+    return name
+
+
+EntryClass = DSparkMiniMaxDraftModel

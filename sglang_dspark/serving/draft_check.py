@@ -1,0 +1,78 @@
+"""Checks a draft before the server starts, where SGLang resolves its DSPARK arguments.
+
+SGLang reads the draft's config there too, but goes on with defaults when that fails: a wrong path or block size would
+show only as an accepted length near 1. Only MiniMax-M3 targets are checked; other models' drafts are not ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from sglang_dspark.checkpoints import (
+    CheckpointError,
+    DraftConfig,
+    TargetFacts,
+    parse_draft_config,
+    read_config,
+    read_tensor_shapes,
+)
+from sglang_dspark.checkpoints.tensors import account
+
+TARGET_ARCHITECTURES = ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration")
+
+
+def is_ours(target_config: PretrainedConfig) -> bool:
+    """Whether the target is a MiniMax-M3, whose drafts this plugin serves."""
+    return (target_config.architectures or [None])[0] in TARGET_ARCHITECTURES
+
+
+def target_facts(target_config: PretrainedConfig) -> TargetFacts:
+    """The numbers a draft must agree with, from a target's config (text-only or vision-language)."""
+    text = getattr(target_config, "text_config", None) or target_config
+    return TargetFacts(
+        num_layers=int(text.num_hidden_layers),
+        hidden_size=int(text.hidden_size),
+        vocab_size=int(text.vocab_size),
+    )
+
+
+def check_draft(path: str, revision: str | None, target: TargetFacts, tp_size: int) -> DraftConfig:
+    """Read a draft's config and, where its files are local, its tensor names and shapes.
+
+    Args:
+        path: a folder, or the name of a repository on the hub.
+        revision: of the repository.
+        target: what it drafts for.
+        tp_size: ranks of its tensor parallelism.
+
+    Raises:
+        CheckpointError: with every problem found, at once.
+    """
+    folder = Path(path)
+    raw = read_config(folder) if folder.is_dir() else _hub_config(path, revision)
+    config = parse_draft_config(raw, path)
+    problems = config.problems_with_target(target) + config.problems_with_tensor_parallel(tp_size)
+    if folder.is_dir():
+        problems += account(config, read_tensor_shapes(folder))
+    if problems:
+        raise CheckpointError(path, problems)
+    return config
+
+
+def _hub_config(path: str, revision: str | None) -> dict[str, Any]:
+    try:
+        raw, _ = PretrainedConfig.get_config_dict(path, revision=revision)
+    except Exception as error:
+        raise CheckpointError(
+            path,
+            [
+                "asked for a draft checkpoint; there is no such folder here, and the hub gave no config of that name "
+                f"({type(error).__name__}: {str(error).splitlines()[0]}); check the path"
+            ],
+        ) from error
+    if not raw:
+        raise CheckpointError(path, ["asked for a draft checkpoint, found no config.json there; check the path"])
+    return raw

@@ -1,0 +1,59 @@
+"""Our DSPARK worker: the builtin one, which also binds the context KV writer and says that it is active.
+
+Scheduling (ragged verify, planner, overlap, graphs) is inherited, never copied.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sglang.srt.runtime_context import get_parallel
+from sglang.srt.speculative.dspark_components.dspark_worker_v2 import DSparkWorkerV2
+
+from sglang_dspark import __version__, platforms
+from sglang_dspark.models.minimax_m3_dspark import DSparkMiniMaxDraftModel
+from sglang_dspark.serving import contract
+
+logger = logging.getLogger(__name__)
+
+
+class DSparkWorker(DSparkWorkerV2):
+    """The worker SGLang creates for `--speculative-algorithm dspark` when this plugin is installed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Build the draft as the builtin worker does, and make sure that a MiniMax-M3 draft is our class.
+
+        Raises:
+            RuntimeError: SGLang loaded its own class for a MiniMax-M3 draft, so our model package did not take.
+        """
+        super().__init__(*args, **kwargs)
+        self._serves_our_draft = self._hosts_draft and isinstance(self.draft_model, DSparkMiniMaxDraftModel)
+        if self._hosts_draft and type(self.draft_model).__name__ == DSparkMiniMaxDraftModel.__name__:
+            if not self._serves_our_draft:
+                raise RuntimeError(
+                    f"asked for sglang-dspark's {DSparkMiniMaxDraftModel.__name__}, found SGLang's own from "
+                    f"{type(self.draft_model).__module__}; look for an import error of sglang_dspark.models above, "
+                    "or uninstall sglang-dspark to use SGLang's own"
+                )
+
+    def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> None:
+        """Allocate the draft's KV pool, then choose the context KV writer for it, once, before any graph capture."""
+        super().alloc_memory_pool(*args, **kwargs)
+        if not self._hosts_draft:
+            return
+        if self._serves_our_draft:
+            writer = self.draft_model.bind_context_kv(self.draft_model_runner.token_to_kv_pool)
+        else:
+            writer = f"SGLang's own (the draft is a {type(self.draft_model).__name__}, not a MiniMax-M3 DSpark draft)"
+        if get_parallel().tp_rank == 0:
+            platform = platforms.current()
+            logger.info(
+                "sglang-dspark %s active: worker=%s, SGLang %s, platform=%s (%s), %s",
+                __version__,
+                type(self).__name__,
+                contract.installed_version(),
+                platform.name,
+                platform.arch,
+                writer,
+            )
