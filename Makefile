@@ -1,0 +1,30 @@
+# Each target does its own set-up; run any of them first, and as often as you like.
+VENV ?= .venv
+EXTRAS ?= test,lint
+PYTEST_ARGS ?=
+SERVE_ARGS ?=
+PYTHON_TOOLS := sglang_dspark tests scripts benchmarks
+export VENV EXTRAS
+
+.PHONY: help setup serve test lint clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: ## the CPU engine and this checkout into .venv (VENV=... for another place)
+	@scripts/cpu_engine.sh
+
+serve: setup ## start SGLang on this machine's CPU with a small DSpark pair, and talk to it (SERVE_ARGS="--port 30000 --keep")
+	@$(VENV)/bin/sglang-dspark demo $(SERVE_ARGS)
+
+test: setup ## all tests, the ones that start the real server too (PYTEST_ARGS="-m 'not e2e' -x")
+	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: setup ## ruff and mypy
+	@$(VENV)/bin/ruff check $(PYTHON_TOOLS)
+	@$(VENV)/bin/ruff format --check $(PYTHON_TOOLS)
+	@$(VENV)/bin/mypy
+
+clean: ## remove .venv and every build output and cache
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find sglang_dspark tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
