@@ -57,14 +57,14 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
             CheckpointError: the config is not servable, or tensor parallelism does not divide the draft.
         """
         where = getattr(config, "_name_or_path", "") or "checkpoint"
-        draft_config = parse_draft_config(config.to_dict(), where)
-        self_config = dataclasses.replace(draft_config, layout=source_layout(config))
-        if problems := self_config.problems_with_tensor_parallel(get_parallel().attn_tp_size):
+        released = parse_draft_config(config.to_dict(), where)
+        draft_config = dataclasses.replace(released, layout=source_layout(config))
+        if problems := draft_config.problems_with_tensor_parallel(get_parallel().attn_tp_size):
             raise CheckpointError(where, problems)
         super().__init__(config=config, quant_config=quant_config, prefix=prefix)
         self.where = where
-        self.draft_config: DraftConfig = self_config
-        if not self_config.enable_confidence_head:
+        self.draft_config: DraftConfig = draft_config
+        if not draft_config.enable_confidence_head:
             # SGLang builds the head from the verify mode alone. Compact verify then says that it needs one.
             self.confidence_head = None
         self._shared_tables: list[SharedTable] = []
@@ -105,7 +105,7 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
         Raises:
             CheckpointError: the draft carries copies of its own that differ from the target's.
         """
-        modules = dict(zip(SHARED_WITH_TARGET, (embed_tokens, lm_head)))
+        modules = dict(zip(SHARED_WITH_TARGET, (embed_tokens, lm_head), strict=True))
         problems = [problem for table in self._shared_tables if (problem := table.problem_with(modules[table.name]))]
         if problems:
             raise CheckpointError(self.where, problems)

@@ -1,0 +1,27 @@
+"""The one command, `sglang-dspark`; each subcommand stands in its own module beside this one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from sglang_dspark import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; the exit status, 0 for success."""
+    from sglang_dspark.cli import demo
+
+    parser = argparse.ArgumentParser(prog="sglang-dspark", description="DSpark speculative decoding for MiniMax-M3.")
+    parser.add_argument("--version", action="version", version=f"sglang-dspark {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    demo.add_parser(commands)
+    parsed = parser.parse_args(arguments)
+    try:
+        return int(parsed.run(parsed))
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, ValueError, RuntimeError) as error:
+        print(f"sglang-dspark {parsed.command}: {error}", file=sys.stderr)
+        return 1
