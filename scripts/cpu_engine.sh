@@ -52,7 +52,7 @@ explain() {
     tail -n 15 "$LOG" >&2
     if grep -q -E 'No space left' "$LOG"; then
         fail "the disk is full" "free some space; with a CUDA build of torch 12 GB are needed, see requirements/cpu-engine.txt"
-    elif grep -q -E 'NewConnectionError|NameResolution|ConnectTimeout|Network is unreachable|ProxyError' "$LOG"; then
+    elif grep -q -E 'NewConnectionError|NameResolution|ConnectTimeout|from versions: none|Network is unreachable|ProxyError' "$LOG"; then
         fail "the package index could not be reached" "check the network, or pip's proxy and index settings (pip config list)"
     elif grep -q -E 'No matching distribution' "$LOG"; then
         fail "the package index has no wheel of a pinned version for this machine" \
