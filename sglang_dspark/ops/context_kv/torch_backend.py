@@ -122,8 +122,8 @@ def _check_range(
     if bool(outside.any()):
         first = int(outside.nonzero()[0, 0])
         raise IndexError(
-            f"context_kv: row {int(rows[first])} asks for {what} {int(values[first])}, {of_what} hold 0 to "
-            f"{limit - 1}: pass a {what} inside, or give the row a negative slot"
+            f"context_kv: row {int(rows[first])} asks for {what} {int(values[first])}, outside {of_what} "
+            f"(0 to {limit - 1}): pass a {what} inside, or give the row a negative slot"
         )
 
 

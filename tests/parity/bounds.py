@@ -1,0 +1,66 @@
+"""How far a backend may be from the law, and why.
+
+V and every byte that is not written are compared bit for bit. K may differ because the sum over D has no fixed order:
+the mean square is then off by some units of float32, and now and then a rounding falls on the other side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sglang_dspark.ops.context_kv import reference
+
+from .cases import Problem
+
+
+@dataclass(frozen=True)
+class Bound:
+    """``relative``: of the magnitude of the two rotary partners; ``share``: of the elements may differ at all."""
+
+    relative: float
+    share: float
+    reason: str
+
+
+K_BOUNDS = {
+    torch.bfloat16: Bound(
+        2**-6,
+        1e-3,
+        "one unit (at most 2^-7) where the norm's rounding flips, one more where the rotation's does; a flip needs a "
+        "float32 value within a few units of a tie, about 1 in 10,000. A rounding point left out moves half of them",
+    ),
+    torch.float32: Bound(
+        2**-19,
+        1.0,
+        "nothing is rounded back, so every element shows the order of the sum: at most D/2 units of 2^-24 from a sum "
+        "of D terms, and eight more for the other operations: 136 * 2^-24 at D = 256, rounded up",
+    ),
+}
+# The smallest distance between two numbers of a type: what one flip is worth when the value itself is next to nothing.
+SPACING = {torch.bfloat16: 2**-133, torch.float32: 2**-149}
+
+
+def magnitude(problem: Problem) -> torch.Tensor:
+    """The sizes of a K element and of its rotary partner, added: [T, L, H, D] float64."""
+    spec, multipliers = problem.spec, problem.tables.norm_multipliers
+    layers = [reference.normalise(problem.kv[:, i, 0], multipliers[i], spec.eps) for i in range(spec.num_layers)]
+    size = torch.stack(layers, dim=1).double().abs()
+    pairs = size[..., : spec.rotary_dim].unflatten(-1, (2, -1) if spec.is_neox else (-1, 2))
+    axis = -2 if spec.is_neox else -1
+    both = pairs.sum(axis, keepdim=True).expand_as(pairs).flatten(-2)
+    return torch.cat((both, size[..., spec.rotary_dim :]), dim=-1)
+
+
+def check_k(problem: Problem, found: torch.Tensor, expected: torch.Tensor, rows: torch.Tensor) -> None:
+    """Fail when K is out of bounds. found, expected: [n, L, H, D]; rows: [n], the token each comes from."""
+    bound = K_BOUNDS[problem.spec.kv_dtype]
+    found, expected = found.double(), expected.double()
+    same = (found == expected) | (found.isnan() & expected.isnan())
+    allowed = bound.relative * magnitude(problem)[rows] + SPACING[problem.spec.kv_dtype]
+    outside = ~same & ~((found - expected).abs() <= allowed)
+    assert not outside.any(), f"{int(outside.sum())} K elements out of bounds, first at {outside.nonzero()[0].tolist()}"
+    differing = int((~same).sum())
+    limit = max(2, bound.share * same.numel())
+    assert differing <= limit, f"{differing} of {same.numel()} K elements differ, at most {limit} may: {bound.reason}"
