@@ -37,7 +37,7 @@ def read_tensor_shapes(folder: Path) -> dict[str, Shape]:
             points outside the folder.
     """
     where = str(folder)
-    index = _read_json(folder / INDEX_NAME, where).get("weight_map") if (folder / INDEX_NAME).exists() else None
+    index = _read_index(folder, where)
     names = sorted(set(index.values())) if index else sorted(path.name for path in folder.glob("*.safetensors"))
     if not names:
         raise CheckpointError(where, ["asked for *.safetensors files, found none; save the draft as safetensors"])
@@ -60,6 +60,17 @@ def read_tensor_shapes(folder: Path) -> dict[str, Shape]:
     if problems:
         raise CheckpointError(where, problems)
     return shapes
+
+
+def _read_index(folder: Path, where: str) -> dict[str, str]:
+    """Tensor -> file of the folder's index; empty where there is none."""
+    if not (folder / INDEX_NAME).exists():
+        return {}
+    found = _read_json(folder / INDEX_NAME, where).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        problem = f"{INDEX_NAME}: asked for a weight_map of tensor names to file names, found none; save it again"
+        raise CheckpointError(where, [problem])
+    return found
 
 
 def _read_json(path: Path, where: str) -> dict[str, Any]:
