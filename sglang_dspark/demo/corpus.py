@@ -9,13 +9,13 @@ A small boat comes up the river twice a week. It brings salt, rope and letters, 
 names of the people who want to leave. The captain knows each stone under the water. She says that a river is a road \
 that never stays in the same place, and that a good captain asks the water before she asks the map.
 
-In the tower on the hill there lives a keeper of clocks. He has nine clocks and none of them agree. When people ask him \
-for the time he gives them the middle one, and when they ask him why, he says that a single clock is always right and \
-that nine clocks are nearly always wrong, but that only the nine can tell you how wrong they are.
+In the tower on the hill there lives a keeper of clocks. He has nine clocks and none of them agree. When people ask \
+him for the time he gives them the middle one, and when they ask him why, he says that a single clock is always right \
+and that nine clocks are nearly always wrong, but that only the nine can tell you how wrong they are.
 
 The children of the village play a game with a long string and three bells. One child thinks of a word, another child \
 guesses the next word, and a bell rings for each guess that was right. A quick child guesses seven words at once and \
-lets the others count how many of them can stay. Nobody waits for a single word when seven may be had for the same price.
+lets the others count how many of them can stay. Nobody waits for a single word when seven may be had for one price.
 
 When the winter comes the river is slow and the wheel is still. The miller mends the gate, the baker sleeps an hour \
 longer, and the captain draws a new map from the words of the water. The keeper of the clocks winds all nine of them \

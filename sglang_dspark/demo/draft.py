@@ -19,7 +19,7 @@ from sglang_dspark.demo.tokenizer import special_token_ids
 from sglang_dspark.demo.transitions import wrong_weights
 
 # What the Markov head adds for a main successor, against base logits whose spread is about 3.
-MARKOV_LOGIT = 14.0
+MARKOV_LOGIT = 18.0
 
 
 def draft_tensors(spec: DemoSpec, weights: torch.Tensor) -> Tensors:  # weights [V, V] float64
@@ -49,7 +49,7 @@ def _layer(spec: DemoSpec, draw: Draw, layer: int) -> Tensors:
         "input_layernorm.weight": draw.uniform(f"{name}.input_norm", spec.hidden_size, std=0.1),
         "post_attention_layernorm.weight": draw.uniform(f"{name}.post_norm", spec.hidden_size, std=0.1),
     }
-    attention = attention_tensors(spec, draw, name, gain=3.0)
+    attention = attention_tensors(spec, draw, name, gain=4.0, sharpness=1.5)
     parts = mlp_tensors(spec, draw, name, spec.draft_intermediate_size, gain=1.0)
     keys = ("mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight")
     tensors |= {f"self_attn.{key}": tensor for key, tensor in attention.items()}
@@ -58,11 +58,11 @@ def _layer(spec: DemoSpec, draw: Draw, layer: int) -> Tensors:
 
 def _markov(spec: DemoSpec, draw: Draw, table: torch.Tensor) -> Tensors:
     rank = spec.markov_rank
-    codes = draw.signs("markov_w1", spec.vocab_size, rank)
+    codes = draw.signs("markov_w2", spec.vocab_size, rank)
+    successors = table @ codes
+    codes[list(special_token_ids(spec))] = 0
     scale = MARKOV_LOGIT * spec.markov_scale * spec.logit_scale / rank
-    successors = table.T @ codes * scale
-    successors[list(special_token_ids(spec))] = 0
-    tensors = {"markov_w1.weight": codes, "markov_w2.weight": successors}
+    tensors = {"markov_w1.weight": successors, "markov_w2.weight": codes * scale}
     if spec.markov_head_type == "gated":
         width = spec.hidden_size + rank
         tensors["gate_proj.weight"] = draw.uniform("gate_proj", rank, width, std=1 / math.sqrt(width))

@@ -1,7 +1,7 @@
 """Random weights that come out the same on every machine.
 
-`torch.rand` makes a float from the bits of the Mersenne twister alone, while `torch.randn` passes through logarithms and
-cosines whose last bit depends on the CPU's vector unit. So every draw here is uniform and is scaled by exact factors.
+`torch.rand` makes a float from the bits of the Mersenne twister alone, while `torch.randn` passes through logarithms
+and cosines whose last bit depends on the CPU's vector unit. So every draw here is uniform.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a demo pair looks like: one frozen value that the builders read and nothing else.
 
 Two presets. `text` is the pair people serve: 512 tokens of byte-level BPE, dense and MoE layers, full and block-sparse
-attention. `tiny` has a handful of tokens, so that a test can write down the exact distribution over the next few tokens.
+attention. `tiny` has a handful of tokens: a test can write down the exact distribution over the next few of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DemoSpec:
     sparse_init_blocks: int = 1
     sparse_local_blocks: int = 1
     # How strongly the target's layers write on the residual stream, and how sharply a logit stands out.
-    target_layer_gain: float = 1.0
+    target_layer_gain: float = 0.6
     logit_scale: float = 1.0
     # Draft. Its MLP width differs from both widths of the target, so that reading the wrong key cannot go unseen.
     draft_layers: int = 2
@@ -92,7 +92,7 @@ class DemoSpec:
             (self.vocab_size >= 4, f"vocab_size is {self.vocab_size}: take 4 or more"),
             (
                 len(self.sparse_layers) == len(self.moe_layers),
-                f"moe_layers names {len(self.moe_layers)} layers and sparse_layers {len(self.sparse_layers)}: name the same",
+                f"moe_layers has {len(self.moe_layers)} entries, sparse_layers {len(self.sparse_layers)}: one a layer",
             ),
             (1 <= self.block_size <= 15, f"block_size is {self.block_size}: take 1 to 15"),
             (

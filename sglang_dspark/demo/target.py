@@ -1,8 +1,9 @@
 """The demo target: a small MiniMax-M3 text model whose greedy output mostly follows the successor table.
 
-The LM head row of v is the sum of the embeddings of the tokens that v follows. The last token's own embedding is still
-in the residual stream at the end, so the head finds it there and names its successor. The layers are random, but they
-write about nine times the embedding's energy on the same stream: the context decides a good share of the tokens.
+Every token v has a random code, which is its LM head row. A token's embedding is half its own identity and half the
+codes of its successors. The last token's embedding is still in the residual stream at the end, so the head finds there
+whom that token names. The layers are random, but they write several times the embedding's energy on the same stream:
+the context decides a good share of the tokens.
 
 Channel 0 of the residual stream is the same positive constant for every token, and no layer writes on it. The LM head
 reads it as a bias, which keeps the special tokens (the mask among them) and unused bytes out of every output.
@@ -21,13 +22,13 @@ from sglang_dspark.demo.spec import DemoSpec
 from sglang_dspark.demo.tokenizer import BEGIN, END, PAD, special_token_ids
 
 BIAS_CHANNEL = 0
-BIAS_VALUE = 4.0
+BIAS_VALUE = 2.0
 # Logits at T = 1, measured on the text pair: a main successor stands around 10, a suppressed token below -20.
 SUCCESSOR_LOGIT = 10.0
 UNUSED_LOGIT = -20.0
 SPECIAL_LOGIT = -60.0
 # The residual stream's root mean square at the final norm, about: the embedding's 1 plus what eight sublayers add.
-FINAL_RMS = 3.0
+FINAL_RMS = 2.3
 
 Tensors = dict[str, torch.Tensor]
 
@@ -89,12 +90,14 @@ def target_config(spec: DemoSpec) -> dict[str, object]:
 def target_tensors(spec: DemoSpec, weights: torch.Tensor) -> Tensors:  # weights [V, V] float64
     """Every tensor of the target, in bf16 except the routing bias, which M3 keeps in fp32."""
     draw = Draw(spec.seed, "target")
-    embeddings = draw.uniform("embed_tokens", spec.vocab_size, spec.hidden_size, std=1.0)
+    codes = draw.uniform("codes", spec.vocab_size, spec.hidden_size, std=1.0)
+    identities = draw.uniform("identities", spec.vocab_size, spec.hidden_size, std=1.0)
+    embeddings = (identities + weights @ codes) / math.sqrt(2)
     embeddings[:, BIAS_CHANNEL] = BIAS_VALUE
     tensors = {
         "model.embed_tokens.weight": embeddings,
         "model.norm.weight": torch.zeros(spec.hidden_size, dtype=torch.float64),
-        "lm_head.weight": _lm_head(spec, embeddings.bfloat16().double(), weights),
+        "lm_head.weight": _lm_head(spec, codes, weights),
     }
     for layer in range(spec.num_hidden_layers):
         tensors |= {f"model.layers.{layer}.{name}": tensor for name, tensor in _layer(spec, draw, layer).items()}
@@ -102,7 +105,7 @@ def target_tensors(spec: DemoSpec, weights: torch.Tensor) -> Tensors:  # weights
     return {n: t.to(keep if n.endswith("e_score_correction_bias") else torch.bfloat16) for n, t in tensors.items()}
 
 
-def attention_tensors(spec: DemoSpec, draw: Draw, name: str, gain: float) -> Tensors:
+def attention_tensors(spec: DemoSpec, draw: Draw, name: str, gain: float, sharpness: float) -> Tensors:
     """The projections and per-head norms of one attention layer; the draft's layers have the same."""
     hidden, queries = spec.hidden_size, spec.num_attention_heads * spec.head_dim
     keys = spec.num_key_value_heads * spec.head_dim
@@ -112,9 +115,9 @@ def attention_tensors(spec: DemoSpec, draw: Draw, name: str, gain: float) -> Ten
         "k_proj.weight": draw.uniform(f"{name}.k_proj", keys, hidden, std=into),
         "v_proj.weight": draw.uniform(f"{name}.v_proj", keys, hidden, std=into),
         "o_proj.weight": writes(draw.uniform(f"{name}.o_proj", hidden, queries, std=gain / math.sqrt(queries))),
-        # 1 + w around 1.6 on both sides: scores spread enough that attention looks at some tokens and not at others.
-        "q_norm.weight": 0.6 + draw.uniform(f"{name}.q_norm", spec.head_dim, std=0.2),
-        "k_norm.weight": 0.6 + draw.uniform(f"{name}.k_norm", spec.head_dim, std=0.2),
+        # Both norms multiply by 1 + sharpness: 0.6 makes attention look at some tokens and not at others, 1.5 at a few.
+        "q_norm.weight": sharpness + draw.uniform(f"{name}.q_norm", spec.head_dim, std=0.2),
+        "k_norm.weight": sharpness + draw.uniform(f"{name}.k_norm", spec.head_dim, std=0.2),
     }
 
 
@@ -140,7 +143,7 @@ def _layer(spec: DemoSpec, draw: Draw, layer: int) -> Tensors:
         "input_layernorm.weight": draw.uniform(f"{name}.input_norm", spec.hidden_size, std=0.1),
         "post_attention_layernorm.weight": draw.uniform(f"{name}.post_norm", spec.hidden_size, std=0.1),
     }
-    attention = attention_tensors(spec, draw, name, 1.6 * gain)
+    attention = attention_tensors(spec, draw, name, gain=1.6 * gain, sharpness=0.6)
     if spec.sparse_layers[layer]:
         attention |= _index_tensors(spec, draw, name)
     tensors |= {f"self_attn.{key}": tensor for key, tensor in attention.items()}
@@ -175,13 +178,12 @@ def _moe(spec: DemoSpec, draw: Draw, name: str, gain: float) -> Tensors:
     return tensors | {f"shared_experts.{key}.weight": part for key, part in zip(keys, parts, strict=True)}
 
 
-def _lm_head(spec: DemoSpec, embeddings: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    codes = embeddings.clone()
-    codes[:, BIAS_CHANNEL] = 0
-    # The final norm divides by FINAL_RMS: an embedding then meets itself as hidden_size / FINAL_RMS.
-    head = weights.T @ codes * (SUCCESSOR_LOGIT * FINAL_RMS / spec.hidden_size)
+def _lm_head(spec: DemoSpec, codes: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    # The final norm divides by FINAL_RMS: a code in the stream then meets itself as hidden_size / FINAL_RMS.
+    head = codes * (SUCCESSOR_LOGIT * math.sqrt(2) * FINAL_RMS / spec.hidden_size)
+    special = list(special_token_ids(spec))
     bias = torch.where(weights.sum(0) > 0, 0.0, UNUSED_LOGIT)
-    bias[list(special_token_ids(spec))] = SPECIAL_LOGIT
-    head[list(special_token_ids(spec))] = 0
+    bias[special] = SPECIAL_LOGIT
+    head[special] = 0
     head[:, BIAS_CHANNEL] = bias * (FINAL_RMS / BIAS_VALUE)
     return head * spec.logit_scale

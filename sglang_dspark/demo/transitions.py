@@ -1,4 +1,4 @@
-"""Which token tends to follow which: the table that the target's LM head and the draft's Markov head both encode.
+"""Which token tends to follow which: the table that the target's embedding and the draft's Markov head both encode.
 
 Each token has one main successor of weight 1 and up to three more of smaller weight, so that the context has something
 sensible to choose from when it overrules the table.
@@ -17,7 +17,8 @@ from sglang_dspark.demo.spec import DemoSpec
 from sglang_dspark.demo.tokenizer import special_token_ids
 
 OTHERS = 3
-OTHERS_WEIGHT = 0.8
+OTHERS_WEIGHT = 0.55
+SHORTEST_LOOP = 40
 
 
 def transition_weights(spec: DemoSpec, tokenizer: tokenizers.Tokenizer) -> torch.Tensor:  # [V, V] float64
@@ -36,20 +37,43 @@ def wrong_weights(spec: DemoSpec, weights: torch.Tensor) -> torch.Tensor:  # [V,
 
 
 def _counted(spec: DemoSpec, tokens: list[int]) -> torch.Tensor:
-    usable = sorted(set(tokens) - set(special_token_ids(spec)))
     followers: dict[int, Counter[int]] = {token: Counter() for token in range(spec.vocab_size)}
     for token, successor in zip(tokens, tokens[1:], strict=False):
         followers[token][successor] += 1
+    weights = torch.zeros(spec.vocab_size, spec.vocab_size, dtype=torch.float64)
+    for token, main in _main_successors(spec, followers).items():
+        others = [(successor, count) for successor, count in followers[token].most_common() if successor != main]
+        for successor, count in others[:OTHERS]:
+            weights[token, successor] = OTHERS_WEIGHT * min(1.0, count / max(1, followers[token][main]))
+        weights[token, main] = 1.0
+    return weights
+
+
+def _main_successors(spec: DemoSpec, followers: dict[int, Counter[int]]) -> dict[int, int]:
+    """The most frequent successor of each token that does not close a short loop: greedy text would never leave it."""
+    usable = sorted(set(followers) - set(special_token_ids(spec)), key=lambda token: -followers[token].total())
+    usable = [token for token in usable if followers[token]]
     # A token that the corpus never continues (a byte of another language, a special token) still needs a successor.
     spare = Draw(spec.seed, "transitions").integers("spare", spec.vocab_size, high=len(usable)).tolist()
-    weights = torch.zeros(spec.vocab_size, spec.vocab_size, dtype=torch.float64)
-    for token, counts in followers.items():
-        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0])) or [(usable[spare[token]], 1)]
-        most = ranked[0][1]
-        for successor, count in ranked[1 : 1 + OTHERS]:
-            weights[token, successor] = OTHERS_WEIGHT * count / most
-        weights[token, ranked[0][0]] = 1.0
-    return weights
+    mains: dict[int, int] = {}
+    for token in sorted(followers, key=lambda token: -followers[token].total()):
+        ranked = [successor for successor, _ in followers[token].most_common()]
+        ranked += usable[spare[token] :] + usable[: spare[token]]
+        loops = ((_loop_length(mains, token, candidate), candidate) for candidate in ranked)
+        free = next((candidate for length, candidate in loops if length == SHORTEST_LOOP), None)
+        mains[token] = max(ranked, key=lambda c: _loop_length(mains, token, c)) if free is None else free
+    return mains
+
+
+def _loop_length(mains: dict[int, int], token: int, successor: int) -> int:
+    """The length of the loop that token -> successor would close; SHORTEST_LOOP if it is as long or there is none."""
+    for length in range(1, SHORTEST_LOOP):
+        if successor == token:
+            return length
+        if successor not in mains:
+            break
+        successor = mains[successor]
+    return SHORTEST_LOOP
 
 
 def _drawn(spec: DemoSpec, name: str) -> torch.Tensor:
