@@ -139,7 +139,7 @@ def _decorator(*arguments: Any, **options: Any) -> Callable[[Any], Any]:
     return lambda kernel: kernel
 
 
-# What is called at import time, on the host side, and so has to work; by module.
+# What SGLang calls or reads on the host side even when it launches no kernel, and so has to work; by module.
 HOST_SIDE: dict[str, dict[str, Any]] = {
     "triton": {
         "__version__": "0.0.0",
@@ -152,6 +152,7 @@ HOST_SIDE: dict[str, dict[str, Any]] = {
     },
     "triton.language": {"constexpr": _Constexpr},
     "triton.experimental.gluon": {"jit": _jit},
+    "triton.knobs": {"compilation": None},  # SGLang's triton_load_watch reads: a Triton without these hooks
 }
 
 

@@ -96,6 +96,12 @@ print(triton.cdiv(7, 2), triton.next_power_of_2(5), tl.constexpr(3).value, isins
     assert run(code, askers) == "4 8 3 False <class '__main__.Subclass'>"
 
 
+@pytest.mark.parametrize("form", ["import triton.knobs as knobs", "from triton import knobs"])
+def test_the_watch_on_kernel_loads_finds_no_hooks(form: str, askers: Path) -> None:
+    """SGLang's scheduler installs it when it starts serving (srt/utils/triton_load_watch.py), and would call add()."""
+    assert run(f"{form}\nprint(hasattr(knobs.compilation, 'listener'))", askers) == "False"
+
+
 @pytest.mark.parametrize(
     ("launch", "name"),
     [
