@@ -33,7 +33,10 @@ class Case:
     eps: float = 1e-6
     layer_norm_scales: tuple[float, ...] = ()
     values: str = "normal"  # "normal", "tiny", "subnormal", "not_finite"
-    pool_padding: int | None = None  # elements after each row; None: K and V are the dense halves of one allocation
+    pool_padding: tuple[int, int] = (
+        0,
+        0,
+    )  # elements after each row of K and V in layer 0, twice as many in layer 1, ...
     kv_gap: int = 0  # elements between the tokens of kv
     slots: tuple[int, ...] = ()  # default: one after the other from 3
     positions: tuple[int, ...] = ()  # default: spread over the table
@@ -73,8 +76,9 @@ CASES = (
          positions=(FAR, 3, -FAR, 0, 9, -1)),
     Case("garbage_positions_of_rejected", "a rejected row's position that is used", commit_lens=(1, 2),
          positions=(3, FAR, -FAR, 5, 0, NUM_POSITIONS)),
-    Case("padded_pool_rows", "a row stride taken for H * D; padding that is written", pool_padding=32),
-    Case("odd_pool_stride", "wide accesses to rows that are not aligned to them", pool_padding=3),
+    Case("padded_pool_rows", "a row stride taken for H * D; padding that is written", pool_padding=(32, 32)),
+    Case("odd_pool_stride", "wide accesses to rows that are not aligned to them", pool_padding=(3, 3)),
+    Case("strides_of_their_own", "one pool's row stride used for another", layers=3, pool_padding=(16, 64)),
     Case("kv_rows_apart", "kv's token stride taken for L * 2 * H * D", kv_gap=64),
     Case("layer_weights", "one layer's norm weights used for all", layers=3, heads=1,
          layer_norm_scales=(0.25, 1.0, -4.0)),
@@ -104,7 +108,7 @@ CASES = (
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A case in tensors. ``storages`` are the whole allocations that the pools are views of."""
+    """A case in tensors. ``storages`` are the whole allocations under the pools: K and V of layer 0, of layer 1, ..."""
 
     spec: ContextKVSpec
     tables: ContextKVTables
@@ -157,17 +161,14 @@ def problem(case: Case, device: str = "cpu") -> Problem:
 def _pools(case: Case, generator: torch.Generator, device: str):
     """Allocations full of random bits (NaNs included), so that any byte that changes shows."""
     row = case.heads * case.head_dim
-    storages, k_pools, v_pools = [], [], []
-    for _ in range(case.layers):
-        shape = (2, NUM_SLOTS, row + (case.pool_padding or 0))
-        halves = (*shape, case.dtype.itemsize // 2)
-        bits = torch.randint(-(2**15), 2**15, halves, generator=generator, dtype=torch.int16)
-        storage = bits.to(device).view(case.dtype)[..., 0]
-        storages.append(storage)
-        views = storage[:, :, :row].unflatten(2, (case.heads, case.head_dim))
-        k_pools.append(views[0])
-        v_pools.append(views[1])
-    return tuple(storages), tuple(k_pools), tuple(v_pools)
+    storages, pools = [], []
+    for layer in range(case.layers):
+        for padding in case.pool_padding:
+            shape = (NUM_SLOTS, row + padding * (layer + 1), case.dtype.itemsize // 2)
+            bits = torch.randint(-(2**15), 2**15, shape, generator=generator, dtype=torch.int16)
+            storages.append(bits.to(device).view(case.dtype)[..., 0])
+            pools.append(storages[-1][:, :row].unflatten(1, (case.heads, case.head_dim)))
+    return tuple(storages), tuple(pools[0::2]), tuple(pools[1::2])
 
 
 def _kv(case: Case, generator: torch.Generator) -> torch.Tensor:

@@ -113,6 +113,12 @@ class ContextKVTables:
         """Rows in the cos/sin table."""
         return self.cos_sin.shape[0]
 
+    def row_alignment_bytes(self, widest: int = 16) -> int:
+        """The most bytes, up to the widest access of one lane, that divide the address of every pool row."""
+        pools = (*self.k_pools, *self.v_pools)
+        strides = (pool.stride(0) * pool.element_size() for pool in pools)
+        return math.gcd(widest, *(pool.data_ptr() for pool in pools), *strides)
+
 
 def check_tables(platform: Platform, spec: ContextKVSpec, tables: ContextKVTables) -> None:
     """Raise ValueError when the tables are not what the spec says, on the device that the platform says."""

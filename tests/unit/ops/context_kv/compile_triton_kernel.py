@@ -43,8 +43,7 @@ def compile_for(platform: platforms.Platform, target: GPUTarget, heads: int) -> 
         {(names.index(name),): value for name, value in constants.items()},
         {(names.index(name),): [["tt.divisibility", 16]] for name in (*POINTERS, *STRIDES)},
     )
-    options = {"num_warps": 1, "enable_fp_fusion": False}
-    assembly = triton.compile(source, target=target, options=options).asm
+    assembly = triton.compile(source, target=target, options=triton_kernel.OPTIONS).asm
     if target.backend == "cuda":
         return {"binary_bytes": len(assembly["cubin"])}
     rows = constants["TOKENS"] * constants["H_BLOCK"]
@@ -61,6 +60,7 @@ def amd_facts(listing: str, rows: int) -> dict[str, int]:
         "instructions_a_row": len(instructions) // rows,
         "spills": sum(map(int, spills)),
         "stores_under_8_bytes": sum(name.split("_", 1)[1] in narrow for name in instructions),
+        "fused_products": sum(bool(re.match(r"v_(pk_)?fmac?_f32", name)) for name in instructions),
         "approximate_roots": sum(name.startswith("v_rsq") for name in instructions),
     }
 

@@ -84,6 +84,17 @@ def test_any_row_stride_is_accepted(spec, broken_tables):
     check_tables(CPU, replace(spec, num_kv_heads=1), broken_tables(k_pools=one_head, v_pools=one_head))
 
 
+@pytest.mark.parametrize(("row", "alignment"), [(32, 16), (36, 8), (34, 4), (33, 2)])
+def test_row_alignment_follows_the_strides(broken_tables, row, alignment):
+    views = tuple(torch.zeros(10, row, dtype=BF16)[:, :32].unflatten(1, (2, 16)) for _ in range(2))
+    assert broken_tables(v_pools=views).row_alignment_bytes() == alignment
+
+
+def test_row_alignment_follows_the_addresses(broken_tables):
+    views = tuple(torch.zeros(10, 48, dtype=BF16)[:, 1:33].unflatten(1, (2, 16)) for _ in range(2))
+    assert broken_tables(k_pools=views).row_alignment_bytes() == 2
+
+
 ROWS = {
     "kv": torch.zeros(6, 2, 2, 2, 16, dtype=BF16),
     "positions": torch.zeros(6, dtype=torch.int64),
