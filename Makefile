@@ -6,10 +6,10 @@ SERVE_ARGS ?=
 PYTHON_TOOLS := sglang_dspark tests scripts benchmarks
 export VENV EXTRAS
 
-.PHONY: help setup serve test lint clean
+.PHONY: help setup serve test test-triton lint clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: ## the CPU engine and this checkout into .venv (VENV=... for another place)
 	@scripts/cpu_engine.sh
@@ -19,6 +19,14 @@ serve: setup ## start SGLang on this machine's CPU with a small DSpark pair, and
 
 test: setup ## all tests, the ones that start the real server too (PYTEST_ARGS="-m 'not e2e' -x")
 	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+# Beside the environment, not in it: `make test` and `make serve` go on without Triton, as most people have them.
+test-triton: setup ## the kernels once more, in Triton's interpreter (700 MB more)
+	@cmp -s requirements/triton.txt $(VENV)/triton/installed.txt || { echo "Installing Triton into $(VENV)/triton" && \
+	  $(VENV)/bin/python -m pip install -q --disable-pip-version-check --upgrade --no-deps --target $(VENV)/triton -r requirements/triton.txt && \
+	  cp requirements/triton.txt $(VENV)/triton/installed.txt; }
+	@PYTHONPATH=$(VENV)/triton DSPARK_REQUIRE_EXECUTORS=context_kv/triton/interpreter \
+	  $(VENV)/bin/python -m pytest tests/parity tests/unit/ops $(PYTEST_ARGS)
 
 lint: setup ## ruff and mypy
 	@$(VENV)/bin/ruff check $(PYTHON_TOOLS)

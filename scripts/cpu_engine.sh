@@ -51,7 +51,7 @@ explain() {
     echo "--- the end of $LOG" >&2
     tail -n 15 "$LOG" >&2
     if grep -q -E 'No space left' "$LOG"; then
-        fail "the disk is full" "free some space; with a CUDA build of torch 12 GB are needed, see requirements/cpu-engine.txt"
+        fail "the disk is full" "free some space; with a CUDA build of torch 8 GB are needed, see requirements/cpu-engine.txt"
     elif grep -q -E 'NewConnectionError|NameResolution|ConnectTimeout|from versions: none|Network is unreachable|ProxyError' "$LOG"; then
         fail "the package index could not be reached" "check the network, or pip's proxy and index settings (pip config list)"
     elif grep -q -E 'No matching distribution' "$LOG"; then
@@ -75,7 +75,7 @@ find_python() { # SGLang 0.5.23 has wheels for Python 3.11, 3.12 and 3.13
 pip_install() { quietly "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@"; }
 
 fingerprint() {
-    { cat requirements/*.txt pyproject.toml scripts/cpu_engine.sh sglang_dspark/serving/cpu/standins.py; pwd; echo "$EXTRAS"; } | sha256sum
+    { cat requirements/cpu-engine*.txt pyproject.toml scripts/cpu_engine.sh sglang_dspark/serving/cpu/standins.py; pwd; echo "$EXTRAS"; } | sha256sum
 }
 
 if [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ] && [ -x "$VENV/bin/python" ]; then
