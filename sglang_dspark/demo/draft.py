@@ -19,7 +19,7 @@ from sglang_dspark.demo.tokenizer import special_token_ids
 from sglang_dspark.demo.transitions import wrong_weights
 
 # What the Markov head adds for a main successor, against base logits whose spread is about 3.
-MARKOV_LOGIT = 18.0
+MARKOV_LOGIT = 16.5
 
 
 def draft_tensors(spec: DemoSpec, weights: torch.Tensor) -> Tensors:  # weights [V, V] float64

@@ -28,7 +28,7 @@ SUCCESSOR_LOGIT = 10.0
 UNUSED_LOGIT = -20.0
 SPECIAL_LOGIT = -60.0
 # The residual stream's root mean square at the final norm, about: the embedding's 1 plus what eight sublayers add.
-FINAL_RMS = 2.3
+FINAL_RMS = 2.15
 
 Tensors = dict[str, torch.Tensor]
 
@@ -180,10 +180,10 @@ def _moe(spec: DemoSpec, draw: Draw, name: str, gain: float) -> Tensors:
 
 def _lm_head(spec: DemoSpec, codes: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     # The final norm divides by FINAL_RMS: a code in the stream then meets itself as hidden_size / FINAL_RMS.
-    head = codes * (SUCCESSOR_LOGIT * math.sqrt(2) * FINAL_RMS / spec.hidden_size)
+    head = codes * (spec.logit_scale * SUCCESSOR_LOGIT * math.sqrt(2) * FINAL_RMS / spec.hidden_size)
     special = list(special_token_ids(spec))
     bias = torch.where(weights.sum(0) > 0, 0.0, UNUSED_LOGIT)
     bias[special] = SPECIAL_LOGIT
     head[special] = 0
     head[:, BIAS_CHANNEL] = bias * (FINAL_RMS / BIAS_VALUE)
-    return head * spec.logit_scale
+    return head

@@ -24,7 +24,7 @@ SHORTEST_LOOP = 40
 def transition_weights(spec: DemoSpec, tokenizer: tokenizers.Tokenizer) -> torch.Tensor:  # [V, V] float64
     """weights[u, v]: how strongly v follows u, at most 1; the main successor of u has exactly 1."""
     if spec.name == "tiny":
-        return _drawn(spec, "tiny")
+        return _ring(spec)
     return _counted(spec, tokenizer.encode(TEXT, add_special_tokens=False).ids)
 
 
@@ -76,12 +76,15 @@ def _loop_length(mains: dict[int, int], token: int, successor: int) -> int:
     return SHORTEST_LOOP
 
 
-def _drawn(spec: DemoSpec, name: str) -> torch.Tensor:
+def _ring(spec: DemoSpec) -> torch.Tensor:
+    """The tokens in a drawn order, each followed by the next one or, more weakly, by the one after it."""
     banned = set(special_token_ids(spec))
-    usable = torch.tensor([token for token in range(spec.vocab_size) if token not in banned])
-    offsets = Draw(spec.seed, "transitions").integers(name, spec.vocab_size, high=len(usable))
+    keys = Draw(spec.seed, "transitions").uniform("ring", spec.vocab_size, std=1.0).tolist()
+    ring = sorted(set(range(spec.vocab_size)) - banned, key=lambda token: keys[token])
     weights = torch.zeros(spec.vocab_size, spec.vocab_size, dtype=torch.float64)
-    weights[torch.arange(spec.vocab_size), usable[offsets]] = 1.0
+    for place, token in enumerate(ring + sorted(banned)):
+        weights[token, ring[(place + 2) % len(ring)]] = OTHERS_WEIGHT
+        weights[token, ring[(place + 1) % len(ring)]] = 1.0
     return weights
 
 
