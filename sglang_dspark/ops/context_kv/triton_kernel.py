@@ -3,7 +3,8 @@
 One launch for all layers. One program is one warp, and owns a few rows (a row is one head of one token) of one layer:
 all heads of its tokens. A bf16 row of 128 is 16 lanes of 16 bytes, so 8 rows keep the 64 lanes of a wavefront busy and
 4 the 32 of a warp, and what a row needs once (slot, position, norm) is shared out over the lanes. Compiled for gfx942
-with Triton 3.9.0 that is 64 instructions a row (H = 1, no commit lengths) with 16-byte loads and stores, against 286 with a row a program.
+by Triton 3.9.0 (H = 1, no commit lengths) that is a listing of 64 instructions a row and 16-byte accesses, against 286
+with one row a program.
 
 Equation and rounding points: those of `reference.py`. Close to bit for bit, because nothing is left to the compiler:
 1 / sqrt is IEEE (`sqrt_rn`, `div_rn`), products are not contracted into FMAs, and casts round to nearest even. Only the
