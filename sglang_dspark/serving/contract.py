@@ -52,7 +52,16 @@ HOST_SYMBOLS = (
     HostSymbol("sglang.srt.models.registry:_ModelRegistry.register", "adds models", ("overwrite", "strict")),
     HostSymbol("sglang.srt.environ:Envs.SGLANG_EXTERNAL_MODEL_PACKAGE", "adds models before the registry is built"),
     HostSymbol(
-        "sglang.srt.arg_groups.speculative_hook:_handle_dspark", "draft is checked there", ("server_args",), True
+        "sglang.srt.arg_groups.speculative_hook:handle_speculative_decoding",
+        "a named draft is checked before it is opened",
+        ("server_args",),
+        True,
+    ),
+    HostSymbol(
+        "sglang.srt.arg_groups.speculative_hook:_handle_dspark",
+        "CPU and draft quantisation; a draft found beside the target is checked",
+        ("server_args",),
+        True,
     ),
     HostSymbol("sglang.srt.arg_groups.speculative_hook:resolving_view", "device as the arguments see it"),
     HostSymbol("sglang.srt.arg_groups.overrides:declare_resolution", "draft's own quantisation", ("server_args",)),

@@ -44,6 +44,11 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(
+        "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding",
+        _around_handle_speculative_decoding,
+        HookType.AROUND,
+    )
+    HookRegistry.register(
         "sglang.srt.arg_groups.speculative_hook._handle_dspark", _around_handle_dspark, HookType.AROUND
     )
     HookRegistry.register(
@@ -75,8 +80,34 @@ def _register_models() -> None:
         ModelRegistry.register(MODEL_PACKAGE, overwrite=True, strict=True)
 
 
+def _around_handle_speculative_decoding(original: Callable[[Any], None], server_args: Any) -> None:
+    """Check a draft that was named before SGLang opens it: one it cannot read ends there in an error of its own."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    arguments = resolving_view(server_args)
+    if (arguments.speculative_algorithm or "").upper() == "DSPARK" and arguments.speculative_draft_model_path:
+        _check_draft(server_args)
+    original(server_args)
+
+
+def _check_draft(server_args: Any) -> None:
+    """Raise unless a MiniMax-M3 target's draft can be served; other targets' drafts are not ours to check."""
+    from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
+
+    from sglang_dspark.serving import draft_check
+
+    arguments, target_config = resolving_view(server_args), model_config_of(server_args).hf_config
+    if draft_check.is_ours(target_config):
+        draft_check.check_draft(
+            arguments.speculative_draft_model_path,
+            arguments.speculative_draft_model_revision,
+            draft_check.target_facts(target_config),
+            arguments.tp_size,
+        )
+
+
 def _around_handle_dspark(original: Callable[[Any], None], server_args: Any) -> None:
-    """Check a MiniMax-M3 draft beside SGLang's own handling of the DSPARK arguments."""
+    """SGLang's own handling of the DSPARK arguments, and what a MiniMax-M3 draft needs beside it."""
     from sglang.srt.arg_groups.overrides import declare_resolution, model_config_of, resolving_view
 
     from sglang_dspark.serving import draft_check
@@ -88,25 +119,13 @@ def _around_handle_dspark(original: Callable[[Any], None], server_args: Any) -> 
         resolve = as_accelerator(original)
 
     arguments = resolving_view(server_args)
-    target_config = model_config_of(server_args).hf_config
-    if not draft_check.is_ours(target_config):
-        return resolve(server_args)
-
-    def check() -> None:
-        draft_check.check_draft(
-            arguments.speculative_draft_model_path,
-            arguments.speculative_draft_model_revision,
-            draft_check.target_facts(target_config),
-            arguments.tp_size,
-        )
-
-    # A path that was given is checked first: SGLang only warns about one it cannot read, and goes on.
-    given = arguments.speculative_draft_model_path is not None
-    if given:
-        check()
+    named = arguments.speculative_draft_model_path is not None
     resolve(server_args)
-    if not given:
-        check()
+    if not draft_check.is_ours(model_config_of(server_args).hf_config):
+        return None
+    if not named:
+        # SGLang has found it beside the target.
+        _check_draft(server_args)
     # Without this the draft would take over the target's --quantization; its own config says what it is.
     if not arguments._speculative_draft_quantization_explicitly_set:
         declare_resolution(server_args, "sglang_dspark", speculative_draft_model_quantization=None)
