@@ -25,7 +25,8 @@ class SharedTable:
         """Keep the rows, on the CPU."""
         self.name = name
         count = min(_SAMPLED_ROWS, table.shape[0])
-        self.ids = torch.linspace(0, table.shape[0] - 1, count).round().long()
+        # Whole numbers throughout: SGLang loads under a default dtype of bf16, which cannot count to 512.
+        self.ids = torch.arange(count) * (table.shape[0] - 1) // max(count - 1, 1)
         self.rows = table[self.ids].to("cpu", torch.float32)
 
     def problem_with(self, module: torch.nn.Module) -> str | None:

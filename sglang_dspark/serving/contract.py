@@ -106,7 +106,14 @@ HOST_SYMBOLS = (
         True,
     ),
     HostSymbol("sglang.srt.speculative.dflash_utils:can_dflash_slice_qkv_weight", "stacked projection", ("qkv_proj",)),
+    HostSymbol(
+        "sglang.srt.speculative.dflash_utils:validate_dflash_request",
+        "requests that would not be lossless are refused",
+        ("req", "enable_overlap"),
+        exact=True,
+    ),
     HostSymbol("sglang.srt.runtime_context:get_parallel", "tensor-parallel size"),
+    HostSymbol("sglang.srt.runtime_context:get_spec", "which algorithm runs"),
     HostSymbol(
         "sglang.srt.models.minimax_m3:MiniMaxM3SparseForCausalLM.forward",
         "text-only target",

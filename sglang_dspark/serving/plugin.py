@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sglang_dspark.serving import contract, hf_config
+from sglang_dspark.serving import contract, hf_config, requests
 
 logger = logging.getLogger(__name__)
 
@@ -43,17 +43,16 @@ def register() -> None:
 
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(
-        "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding",
-        _around_handle_speculative_decoding,
-        HookType.AROUND,
-    )
-    HookRegistry.register(
-        "sglang.srt.arg_groups.speculative_hook._handle_dspark", _around_handle_dspark, HookType.AROUND
-    )
-    HookRegistry.register(
-        "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", _around_create_worker, HookType.AROUND
-    )
+    for target, hook in (
+        (
+            "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding",
+            _around_handle_speculative_decoding,
+        ),
+        ("sglang.srt.arg_groups.speculative_hook._handle_dspark", _around_handle_dspark),
+        ("sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", _around_create_worker),
+        ("sglang.srt.speculative.dflash_utils.validate_dflash_request", requests.around_validate_dflash_request),
+    ):
+        HookRegistry.register(target, hook, HookType.AROUND)
 
 
 def cpu_engine_asked_for() -> bool:

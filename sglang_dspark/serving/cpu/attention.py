@@ -38,11 +38,11 @@ def requests_of(forward_batch: Any) -> list[Request]:
             widths = [int(forward_batch.spec_info.draft_token_num)] * len(rows)
         else:
             widths = layout.verify_lens.tolist()
-        return [Request(*each) for each in zip(rows, widths, lengths)]
+        return [Request(*each) for each in zip(rows, widths, lengths, strict=True)]
     if mode.is_decode_or_idle():
-        return [Request(row, 1, length - 1) for row, length in zip(rows, lengths)]
+        return [Request(row, 1, length - 1) for row, length in zip(rows, lengths, strict=True)]
     widths, contexts = forward_batch.extend_seq_lens.tolist(), forward_batch.extend_prefix_lens.tolist()
-    return [Request(*each) for each in zip(rows, widths, contexts)]
+    return [Request(*each) for each in zip(rows, widths, contexts, strict=True)]
 
 
 def visible_keys(num_queries: int, num_context: int, *, causal: bool) -> torch.Tensor | None:

@@ -68,15 +68,15 @@ def copy_all_layer_kv_cache_cpu(
 ) -> None:
     """Move slots within every buffer, all sources read before any target is written."""
     sources, targets = src_loc.tolist(), tgt_loc.tolist()
-    for address, stride in zip(data_ptrs.tolist(), strides.tolist()):
+    for address, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
         address &= (1 << 64) - 1  # a signed view of an unsigned pointer
         rows = [ctypes.string_at(address + slot * stride, stride) for slot in sources]
-        for slot, row in zip(targets, rows):
+        for slot, row in zip(targets, rows, strict=True):
             ctypes.memmove(address + slot * stride, row, stride)
 
 
 def _windows(rows: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> list[tuple[int, int, int]]:
-    windows = zip(rows.tolist(), starts.tolist(), ends.tolist())
+    windows = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
     return [(row, start, max(start, end)) for row, start, end in windows]
 
 
