@@ -165,6 +165,7 @@ def test_register_registers_what_the_process_needs(on_cpu: bool, monkeypatch) ->
     plugin.register()
     everywhere = {
         "models",
+        "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding",
         "sglang.srt.arg_groups.speculative_hook._handle_dspark",
         "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker",
     }
