@@ -33,6 +33,12 @@ def test_the_translated_config_is_the_same_draft(changes: dict[str, object]) -> 
     assert released_config(raw)[SOURCE_LAYOUT_KEY] == Layout.AUTOMODEL.value
 
 
+def test_the_mlp_width_is_the_same_in_both_places() -> None:
+    """Readers differ in which of the two keys they take."""
+    translated = released_config(automodel())
+    assert translated["dspark_ffn_hidden_size"] == translated["dspark_config"]["ffn_hidden_size"] == 64
+
+
 def test_the_original_is_left_alone() -> None:
     raw = automodel()
     released_config(raw)

@@ -26,6 +26,13 @@ def file_of(module: str) -> Path:
     return path / "__init__.py" if (INSTALLED / path).is_dir() else path.with_suffix(".py")
 
 
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registering sets variables: they end with the test."""
+    for name in ("SGLANG_OPT_USE_BF16_ROUTER_GEMM", "TORCHDYNAMO_DISABLE", "SGLANG_EXTERNAL_MODEL_PACKAGE"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+
+
 def copied(module: str, root: Path) -> Path:
     path = root / file_of(module)
     path.parent.mkdir(parents=True, exist_ok=True)
