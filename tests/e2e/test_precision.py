@@ -1,37 +1,61 @@
-"""In bf16 the served tokens are the target's own wherever the best token is not a tie."""
+"""In bf16 the served tokens are the target's own wherever the best token is not a tie.
+
+A bf16 target does not agree with itself: the same prefix as one prefill or token by token gives logits that differ in
+the last bits, and a routed expert or a selected block may flip with them. So every token is judged by the target's own
+prefill over the same prefix, and the target's own greedy answers are judged the same way, as the measure of that noise.
+"""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
+from sglang_dspark.cli.server import Server
 from sglang_dspark.demo import DemoPair
-from tests.e2e.serving import Answer, ask_all, serve
+from tests.e2e.serving import AT_ONCE, Answer, accepted_length, ask_all, serve
 
 pytestmark = pytest.mark.e2e
 
-# bf16 keeps 8 bits of a logit: two that are this close may come out in either order when the batch is another.
-TIE = 0.13
+# One step of bf16 at the size of these logits, 16 to 32.
+TIE = 0.125
 
 
 def test_bf16(pair: DemoPair, texts: list[str], logs: Path) -> None:
-    """Up to the first tie of every prompt; after it both texts are valid greedy answers."""
-    with serve(pair, logs / "bf16-plain.log", speculative=False, dtype="bfloat16") as server:
-        plain = ask_all(server, texts, return_logprob=True, top_logprobs_num=2)
+    """Beyond ties, speculation adds no token that the target would not choose (0.2% of 3,072 for the noise's noise)."""
     with serve(pair, logs / "bf16.log", dtype="bfloat16") as server:
         served = ask_all(server, texts)
-    same = 0
-    for text, expected, found in zip(texts, plain, served, strict=True):
-        at = first_difference(expected, found)
-        if at is None:
-            same += 1
-            continue
-        (best, _, _), (second, _, _) = expected.meta["output_top_logprobs"][at]
-        assert best - second < TIE, f"{text!r} differs at token {at}, where the best token leads by {best - second}"
+    with serve(pair, logs / "bf16-plain.log", speculative=False, dtype="bfloat16") as server:
+        plain = ask_all(server, texts)
+        own = leads_over_chosen(server, pair, texts, plain)
+        found = leads_over_chosen(server, pair, texts, served)
+    assert len(own) == len(found) == sum(len(answer.tokens) for answer in plain)
+    noise = sum(lead > TIE for lead in own)
+    assert sum(lead > TIE for lead in found) <= noise + 0.002 * len(found)
+    same = sum(one.tokens == other.tokens for one, other in zip(plain, served, strict=True))
     assert same > 0.7 * len(texts), f"only {same} of {len(texts)} answers are the same: more than ties can explain"
+    assert accepted_length(served) > 2
 
 
-def first_difference(expected: Answer, found: Answer) -> int | None:
-    pairs = zip(expected.tokens, found.tokens, strict=True)
-    return next((i for i, (one, other) in enumerate(pairs) if one != other), None)
+def leads_over_chosen(server: Server, pair: DemoPair, texts: list[str], answers: list[Answer]) -> list[float]:
+    """How far the target's best token leads each chosen one, in log probability, every prefix as one prefill."""
+    tokenizer = Tokenizer.from_file(str(pair.target / "tokenizer.json"))
+
+    def leads(text: str, answer: Answer) -> list[float]:
+        prompt = tokenizer.encode(text).ids
+        body = {
+            "input_ids": prompt + answer.tokens,
+            "sampling_params": {"temperature": 0, "max_new_tokens": 1},
+            "return_logprob": True,
+            "logprob_start_len": len(prompt) - 1,
+            "top_logprobs_num": 1,
+        }
+        meta = server.post("/generate", body)["meta_info"]
+        count = len(answer.tokens)
+        chosen, best = meta["input_token_logprobs"][-count:], meta["input_top_logprobs"][-count:]
+        return [top[0][0] - logprob for (logprob, *_), top in zip(chosen, best, strict=True)]
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [lead for each in pool.map(leads, texts, answers) for lead in each]
