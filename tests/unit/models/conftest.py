@@ -12,9 +12,9 @@ import torch
 from tests.unit.checkpoints.drafts import automodel
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """SGLang's parallel context of a single rank; all of it is taken down again."""
+    """SGLang's parallel context of a single rank, taken down again before tests that start an engine here."""
     from sglang.srt.distributed import parallel_state
     from sglang.srt.runtime_context import get_context, get_parallel
 

@@ -128,16 +128,17 @@ def test_a_token_the_target_never_says_is_not_accepted() -> None:
     assert number.tolist() == [0] and predicts.tolist() == [1, UNTOUCHED]
 
 
-def test_the_last_coin_never_draws_a_token_without_weight() -> None:
-    """The coin nearest to 1 meets the rounding of the cumulative sum: the draw is still a token with weight."""
-    target = torch.tensor([[[0.1, 0.2, 0.7, 0.0], [0.25, 0.75, 0.0, 0.0]]])
+@pytest.mark.parametrize("coin", [1 - 2**-24, 1.0])
+def test_the_last_coin_draws_the_last_token_with_weight(coin: float) -> None:
+    """Rounding of the cumulative sum may leave no token behind the coin: neither the first token, nor the last of the
+    vocabulary, may be drawn without any weight."""
+    target = torch.tensor([[[0.0, 0.3, 0.7, 0.0], [0.0, 0.25, 0.75, 0.0]]])
     draft = torch.tensor([[[0.0, 0.0, 1.0, 0.0]]])
-    coin = torch.tensor([1 - 2**-24])
-    for drafted, first_coin, expected in ((2, 0.99, 1), (2, 0.0, 1)):
-        predicts, _, number = verify(torch.tensor([[0, drafted]]), target, draft, torch.full((1, 2), first_coin), coin)
-        assert predicts[int(number[0])] == expected
-    predicts, _, _ = verify(torch.tensor([[0, 2]]), target, draft, torch.full((1, 2), 0.99), torch.ones(1))
-    assert predicts[0] in (0, 1)
+    for first_coin, accepted, expected in ((0.99, 0, 1), (0.0, 1, 2)):
+        coins = torch.full((1, 2), first_coin)
+        predicts, _, number = verify(torch.tensor([[0, 2]]), target, draft, coins, torch.tensor([coin]))
+        assert number.tolist() == [accepted]
+        assert predicts[accepted] == expected
 
 
 def total_variation(tokens: torch.Tensor, exact: torch.Tensor) -> float:
