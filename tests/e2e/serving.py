@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -66,3 +70,43 @@ def ask_all(server: Server, texts: Sequence[str], **body: Any) -> list[Answer]:
     """Every text, AT_ONCE requests under way at any time."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(lambda text: ask(server, text, **body), texts))
+
+
+# What a user writes to serve offline; the variable that asks for the CPU engine is set before Python starts.
+ENGINE_SCRIPT = """
+import json, sys
+import sglang
+
+if __name__ == "__main__":
+    arguments = json.load(sys.stdin)
+    engine = sglang.Engine(**arguments["engine"])
+    answers = engine.generate(arguments["texts"], {"temperature": 0, "max_new_tokens": arguments["new_tokens"]})
+    engine.shutdown()
+    with open(arguments["out"], "w") as out:
+        json.dump([[answer["output_ids"], answer["meta_info"]] for answer in answers], out)
+"""
+
+
+def ask_engine(pair: DemoPair, texts: Sequence[str], folder: Path, **arguments: Any) -> list[Answer]:
+    """The texts in one call of the offline engine with the pair's draft."""
+    script, out = folder / "offline.py", folder / "answers.json"
+    script.write_text(ENGINE_SCRIPT)
+    engine = {
+        "model_path": str(pair.target),
+        "speculative_algorithm": "dspark",
+        "speculative_draft_model_path": str(pair.draft),
+        "device": "cpu",
+        "dtype": "float32",
+        "max_total_tokens": 32768,
+        **arguments,
+    }
+    ran = subprocess.run(
+        [sys.executable, str(script)],
+        input=json.dumps({"engine": engine, "texts": list(texts), "new_tokens": NEW_TOKENS, "out": str(out)}),
+        env={**os.environ, **CPU_ENGINE},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-5000:]
+    return [Answer(*answer) for answer in json.loads(out.read_text())]
