@@ -101,7 +101,8 @@ def _check_draft(server_args: Any) -> None:
             arguments.speculative_draft_model_path,
             arguments.speculative_draft_model_revision,
             draft_check.target_facts(target_config),
-            arguments.tp_size,
+            # Ranks that share one copy of the attention heads.
+            arguments.tp_size // (arguments.attn_dp_size * arguments.attn_cp_size),
         )
 
 
