@@ -120,7 +120,7 @@ def parse_draft_config(raw: Mapping[str, Any], where: str) -> DraftConfig:
         CheckpointError: with every key that is missing or cannot be served, at once.
     """
     layout = detect_layout(raw, where)
-    keys = _Keys(_flatten(raw))
+    keys = _Keys(flatten(raw))
     nested = {**keys.table("dflash_config"), **keys.table("dspark_config")}
     released = layout is Layout.RELEASED
 
@@ -174,7 +174,7 @@ def parse_draft_config(raw: Mapping[str, Any], where: str) -> DraftConfig:
     return config
 
 
-def _flatten(raw: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Text-config keys and top-level keys in one table; `dspark_*` belongs to the top level where both have it."""
     text = raw.get("text_config") or {}
     draft = {key: value for key, value in raw.items() if key.startswith("dspark_")}

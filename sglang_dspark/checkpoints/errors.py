@@ -1,4 +1,4 @@
-"""The error every check of a draft checkpoint raises."""
+"""The error every check of a checkpoint raises."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 
 class CheckpointError(ValueError):
-    """A draft checkpoint cannot be served; the message lists every problem found, not only the first.
+    """A checkpoint cannot be used; the message lists every problem found, not only the first.
 
     Args:
         where: the path or repository the checkpoint was read from.
         problems: one sentence each: what was asked, what was found, what to do.
+        subject: what the checkpoint was read as.
     """
 
-    def __init__(self, where: str, problems: Sequence[str]) -> None:
+    def __init__(self, where: str, problems: Sequence[str], subject: str = "DSpark draft") -> None:
         self.where = where
         self.problems = tuple(problems)
         lines = "".join(f"\n  - {problem}" for problem in self.problems)
-        super().__init__(f"The DSpark draft {where} cannot be used:{lines}")
+        super().__init__(f"The {subject} {where} cannot be used:{lines}")

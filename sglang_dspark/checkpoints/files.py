@@ -1,85 +1,113 @@
-"""What lies in a draft's folder: its config and the names and shapes of its tensors, without loading any weight."""
+"""What lies in a checkpoint's folder: its config and where its tensors are, without loading any weight."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from sglang_dspark.checkpoints.errors import CheckpointError
+from sglang_dspark.checkpoints.headers import DamagedFile, StoredTensor, read_header
 from sglang_dspark.checkpoints.tensors import Shape
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
+DRAFT = "DSpark draft"
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The draft's `config.json` as a table.
+@dataclass
+class StoredTensors:
+    """The tensors of a folder by name, and the metadata of its files."""
+
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+def read_config(folder: Path, subject: str = DRAFT, name: str = CONFIG_NAME) -> dict[str, Any]:
+    """The checkpoint's `config.json`, or another JSON file, as a table.
 
     Raises:
         CheckpointError: the folder or the file is missing, or the file is not a JSON object.
     """
-    where = str(folder)
     if not folder.is_dir():
-        raise CheckpointError(where, ["asked for a draft checkpoint folder, found no such folder; check the path"])
-    return _read_json(folder / CONFIG_NAME, where)
+        problem = "asked for a checkpoint folder, found no such folder; check the path"
+        raise CheckpointError(str(folder), [problem], subject)
+    return _read_json(folder / name, subject)
 
 
 def read_tensor_shapes(folder: Path) -> dict[str, Shape]:
-    """Name -> shape of every tensor in the folder's safetensors files, read from their headers.
+    """Name -> shape of every tensor in the folder's safetensors files; as `read_tensors`, whose errors it raises."""
+    return {name: tensor.shape for name, tensor in read_tensors(folder).tensors.items()}
 
-    With an index, exactly the files it names are read, and each must hold the tensors the index says.
+
+def read_tensors(
+    folder: Path, subject: str = DRAFT, wanted: Callable[[str], bool] = lambda name: True
+) -> StoredTensors:
+    """The tensors in the folder's safetensors files whose names are `wanted`, from the files' headers.
+
+    With an index, exactly the files that it names for them are read, and each must hold the tensors the index says.
 
     Raises:
         CheckpointError: no safetensors file, a damaged or missing one, a tensor stored twice, or an index that
             points outside the folder.
     """
     where = str(folder)
-    index = _read_index(folder, where)
-    names = sorted(set(index.values())) if index else sorted(path.name for path in folder.glob("*.safetensors"))
-    if not names:
-        raise CheckpointError(where, ["asked for *.safetensors files, found none; save the draft as safetensors"])
-    outside = [name for name in names if Path(name).name != name]
-    if outside:
-        raise CheckpointError(where, [f"{INDEX_NAME} names files outside the checkpoint: {outside}"])
-    shapes: dict[str, Shape] = {}
+    index = read_index(folder, subject)
+    here = {key: name for key, name in index.items() if wanted(key)}
+    names = sorted(set(here.values())) if index else sorted(path.name for path in folder.glob("*.safetensors"))
+    if not names and not index:
+        problem = f"asked for *.safetensors files, found none; save the {subject.split()[-1]} as safetensors"
+        raise CheckpointError(where, [problem], subject)
+    found = StoredTensors()
     problems: list[str] = []
     for name in names:
         try:
-            with safe_open(folder / name, framework="np") as file:
-                for key in file.keys():
-                    if key in shapes:
-                        problems.append(f"tensor {key}: found twice, the second time in {name}")
-                    shapes[key] = tuple(file.get_slice(key).get_shape())
-        except (OSError, SafetensorError) as error:
+            header = read_header(folder / name)
+        except (OSError, DamagedFile) as error:
             problems.append(f"{name}: cannot be read ({error}); copy or download it again")
-    if index:
-        problems += [f"tensor {key}: named in {INDEX_NAME}, found in no file" for key in index if key not in shapes]
+            continue
+        found.metadata = {**header.metadata, **found.metadata}
+        for key, tensor in header.tensors.items():
+            if key in found.tensors:
+                problems.append(f"tensor {key}: found twice, the second time in {name}")
+            elif wanted(key):
+                found.tensors[key] = tensor
+    problems += [f"tensor {key}: named in {INDEX_NAME}, found in no file" for key in here if key not in found.tensors]
     if problems:
-        raise CheckpointError(where, problems)
-    return shapes
-
-
-def _read_index(folder: Path, where: str) -> dict[str, str]:
-    """Tensor -> file of the folder's index; empty where there is none."""
-    if not (folder / INDEX_NAME).exists():
-        return {}
-    found = _read_json(folder / INDEX_NAME, where).get("weight_map")
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-        problem = f"{INDEX_NAME}: asked for a weight_map of tensor names to file names, found none; save it again"
-        raise CheckpointError(where, [problem])
+        raise CheckpointError(where, problems, subject)
     return found
 
 
-def _read_json(path: Path, where: str) -> dict[str, Any]:
+def read_index(folder: Path, subject: str = DRAFT) -> dict[str, str]:
+    """Tensor -> file of the folder's index; empty where there is none.
+
+    Raises:
+        CheckpointError: it cannot be read, or names a file outside the folder.
+    """
+    if not (folder / INDEX_NAME).exists():
+        return {}
+    found = _read_json(folder / INDEX_NAME, subject).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        problem = f"{INDEX_NAME}: asked for a weight_map of tensor names to file names, found none; save it again"
+        raise CheckpointError(str(folder), [problem], subject)
+    outside = sorted({name for name in found.values() if Path(name).name != name})
+    if outside:
+        raise CheckpointError(str(folder), [f"{INDEX_NAME} names files outside the checkpoint: {outside}"], subject)
+    return found
+
+
+def _read_json(path: Path, subject: str) -> dict[str, Any]:
+    where = str(path.parent)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(where, [f"asked for {path.name}, found no such file; check the path"]) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(where, [f"{path.name} cannot be read: {error}"]) from error
+        problem = f"asked for {path.name}, found no such file; check the path"
+        raise CheckpointError(where, [problem], subject) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(where, [f"{path.name} cannot be read: {error}"], subject) from error
     if not isinstance(content, dict):
-        raise CheckpointError(where, [f"{path.name}: asked for a JSON object, found {type(content).__name__}"])
+        problem = f"{path.name}: asked for a JSON object, found {type(content).__name__}"
+        raise CheckpointError(where, [problem], subject)
     return content

@@ -1,60 +1,199 @@
-"""Config keys of layout A written as layout B.
+"""Config keys of one layout written as the other, key by key.
 
-SGLang knows the released layout (`sglang.srt.configs.minimax_vl.configure_minimax_m3_dspark`) and not AutoModel's, so
-an AutoModel config is served as the released config of the same network.
+Layout A has flat keys (NVIDIA AutoModel, nemo_automodel/components/speculative/dspark/config.py). Layout B has
+`dspark_*` keys and two tables, as SGLang reads them (sglang/srt/configs/minimax_vl.py, configure_minimax_m3_dspark).
+Every other key is kept. What a translation writes over is remembered under one key of its result and given back on the
+way back, so that A -> B -> A is the same config.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from sglang_dspark.checkpoints.config import Layout
+from sglang_dspark.checkpoints.config import Layout, flatten
 
 # Says in a translated config which layout the files beside it are in.
 SOURCE_LAYOUT_KEY = "dspark_source_layout"
 
-# Copied from the target's text config, or written in the other form below; the dense draft has no use for them.
-_LEFT_OUT = (
-    "sparse_attention_config",
-    "moe_layer_freq",
-    "layer_types",
-    "num_mtp_modules",
-    "block_size",
-    "mask_token_id",
-    "markov_rank",
-    "markov_head_type",
-    "target_layer_ids",
-    "num_target_layers",
-    "num_hidden_layers",
-    "intermediate_size",
-    "dense_intermediate_size",
-)
+# Values that the translation wrote over, by path; null for a key that it added.
+REPLACED_KEY = "dspark_replaced_keys"
+
+# Keys of these tables are named by path, "dflash_config.target_layer_ids".
+_TABLES = ("dflash_config", "dspark_config")
+
+# AutoModel's key -> the released one. Both also write what follows from them, see the two functions below.
+_SAME = {
+    "block_size": "dspark_block_size",
+    "mask_token_id": "dspark_noise_token_id",
+    "markov_rank": "dspark_markov_rank",
+    "markov_head_type": "dspark_markov_head_type",
+    "num_hidden_layers": "dflash_config.num_hidden_layers",
+    "num_target_layers": "dflash_config.num_target_layers",
+    "target_layer_ids": "dflash_config.target_layer_ids",
+    "intermediate_size": "dspark_ffn_hidden_size",
+}
+_FFN_WIDTH_AGAIN = "dspark_config.ffn_hidden_size"
+_DENSE_FFN = ("dspark_use_dense_ffn", "dspark_config.use_dense_ffn")
+
+# What an AutoModel config says and a released one may leave out: the value then, None for the target's, and the reason.
+_ADDED: dict[str, tuple[Any, str]] = {
+    "enable_confidence_head": (True, "the released layout's default"),
+    "confidence_head_with_markov": (True, "the released layout's default"),
+    "num_anchors": (512, "AutoModel asks for it to build the model; used in training alone"),
+    "target_model_type": (None, "the target's"),
+}
 
 
-def released_config(automodel: Mapping[str, Any]) -> dict[str, Any]:
-    """The released layout's config of a draft that AutoModel exported.
+@dataclass(frozen=True)
+class KeyMove:
+    """What became of one config key, by path; `source` or `destination` is empty where it is added or dropped."""
+
+    source: str
+    destination: str
+    reason: str = ""
+
+
+@dataclass
+class Translation:
+    """A config in the other layout, and what became of every key of the source."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    moves: list[KeyMove] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Write:
+    """A value for the destination, and the source's keys that say it."""
+
+    destination: str
+    value: Any
+    sources: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def to_released(automodel: Mapping[str, Any]) -> Translation:
+    """The released layout's config of a draft in AutoModel's.
 
     Args:
         automodel: its `config.json`, already accepted by `parse_draft_config`.
     """
-    kept = {key: value for key, value in automodel.items() if key not in _LEFT_OUT}
-    depth, width = automodel["num_hidden_layers"], automodel["intermediate_size"]
-    return kept | {
-        "architectures": [Layout.RELEASED.value],
-        SOURCE_LAYOUT_KEY: Layout.AUTOMODEL.value,
-        "num_hidden_layers": depth,
-        "hidden_act": "swigluoai",
-        "dspark_block_size": automodel["block_size"],
-        "dspark_noise_token_id": automodel["mask_token_id"],
-        "dspark_markov_rank": automodel["markov_rank"],
-        "dspark_markov_head_type": automodel["markov_head_type"],
-        "dspark_ffn_hidden_size": width,
-        "dspark_use_dense_ffn": True,
-        "dspark_config": {"use_dense_ffn": True, "ffn_hidden_size": width},
-        "dflash_config": {
-            "num_hidden_layers": depth,
-            "num_target_layers": automodel["num_target_layers"],
-            "target_layer_ids": list(automodel["target_layer_ids"]),
-        },
-    }
+    source = _paths(automodel)
+    writes = [_Write("architectures", [Layout.RELEASED.value], ("architectures",))]
+    writes += [_Write(released, automodel[key], (key,)) for key, released in _SAME.items()]
+    writes += [
+        _Write(_FFN_WIDTH_AGAIN, automodel["intermediate_size"], ("intermediate_size",)),
+        _Write("num_hidden_layers", automodel["num_hidden_layers"], ("num_hidden_layers",)),
+        _Write("hidden_act", "swigluoai", reason="the draft's activation, whatever the copied key says"),
+    ]
+    writes += [_Write(key, True, reason="the draft's MLP is dense") for key in _DENSE_FFN]
+    read_back = {*_SAME.values(), _FFN_WIDTH_AGAIN, *_DENSE_FFN}
+    return _translate(source, writes, read_back, added_on_the_way_back=_ADDED)
+
+
+def to_automodel(released: Mapping[str, Any], target_model_type: str) -> Translation:
+    """AutoModel's config of a draft in the released layout.
+
+    Args:
+        released: its `config.json`, already accepted by `parse_draft_config`.
+        target_model_type: the target's, for a draft that does not say it.
+    """
+    source = _paths(flatten(released))
+    width = source.get(_FFN_WIDTH_AGAIN, source.get("dspark_ffn_hidden_size"))
+    values = {key: source.get(path) for key, path in _SAME.items()}
+    values |= {"intermediate_size": width, "markov_head_type": values["markov_head_type"] or "vanilla"}
+    writes = [_Write("architectures", [Layout.AUTOMODEL.value], ("architectures",))]
+    writes += [_Write(key, values[key], (path,)) for key, path in _SAME.items()]
+    writes.append(_Write("intermediate_size", width, (_FFN_WIDTH_AGAIN,)))
+    writes.append(_Write("model_type", "minimax_m3", ("model_type",), "AutoModel's name of a text config"))
+    missing = [key for key in _ADDED if key not in source]
+    if source.get("enable_confidence_head") is False:
+        missing = [key for key in missing if key != "confidence_head_with_markov"]
+    for key in missing:
+        value, reason = _ADDED[key]
+        writes.append(_Write(key, target_model_type if value is None else value, reason=reason))
+    dropped = {key: "every draft of AutoModel's layout is dense" for key in _DENSE_FFN}
+    if "text_config" in released:
+        dropped["text_config"] = "its keys stand at the top level, before those of the same name there"
+        dropped["vision_config"] = "the target's; a draft sees no images"
+    return _translate(source, writes, read_back={*_SAME} - {"num_hidden_layers"}, dropped=dropped)
+
+
+def released_config(automodel: Mapping[str, Any]) -> dict[str, Any]:
+    """The released layout's config under which SGLang serves a draft whose files stay in AutoModel's layout."""
+    return to_released(automodel).config | {SOURCE_LAYOUT_KEY: Layout.AUTOMODEL.value}
+
+
+def _translate(
+    source: Mapping[str, Any],
+    writes: Sequence[_Write],
+    read_back: set[str],
+    added_on_the_way_back: Iterable[str] = (),
+    dropped: Mapping[str, str] | None = None,
+) -> Translation:
+    """Make the writes and keep every other key.
+
+    Args:
+        source: by path.
+        writes: what the destination says in its own way.
+        read_back: paths of the destination that the way back takes away again; others stay there.
+        added_on_the_way_back: paths that the way back would make up where they are missing.
+        dropped: paths of the source that are left out, with the reason.
+    """
+    dropped = {path: reason for path, reason in (dropped or {}).items() if path in source}
+    given_back = dict(source.get(REPLACED_KEY) or {})
+    read = {path for write in writes for path in write.sources} | dropped.keys() | {REPLACED_KEY}
+    written = {write.destination: write for write in writes}
+    result = Translation()
+    replaced: dict[str, Any] = {path: None for path in added_on_the_way_back if path not in source}
+    paths: dict[str, Any] = {}
+    for path, value in source.items():
+        if path in read and path not in written:
+            continue
+        if path not in written:
+            paths[path] = value
+            result.moves.append(KeyMove(path, path))
+        elif path not in written[path].sources and (path in read_back or written[path].value != value):
+            replaced[path] = value
+            result.moves.append(KeyMove(path, f"{REPLACED_KEY}.{path}", "another value is written there"))
+    for write in writes:
+        paths[write.destination] = write.value
+        named = [path for path in write.sources if path in source] or [""]
+        if named == [""] and source.get(write.destination) == write.value:
+            named = [write.destination]
+        result.moves += [KeyMove(path, write.destination, write.reason) for path in named]
+        if named == [""] and write.destination not in source and write.destination not in read_back:
+            replaced[write.destination] = None
+    result.moves += [KeyMove(path, "", reason) for path, reason in dropped.items()]
+    for path, value in given_back.items():
+        paths[path] = value
+        result.moves.append(KeyMove(f"{REPLACED_KEY}.{path}", path, "given back" if value is not None else "removed"))
+    if replaced:
+        paths[REPLACED_KEY] = replaced
+        result.moves.append(KeyMove("", REPLACED_KEY, "for the way back"))
+    result.config = _tables({path: value for path, value in paths.items() if given_back.get(path, 0) is not None})
+    return result
+
+
+def _paths(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with the keys of its draft tables named by path."""
+    paths: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in _TABLES and isinstance(value, Mapping):
+            paths |= {f"{key}.{inner}": item for inner, item in value.items()}
+        else:
+            paths[key] = value
+    return paths
+
+
+def _tables(paths: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `_paths`."""
+    config: dict[str, Any] = {}
+    for path, value in paths.items():
+        table, _, key = path.rpartition(".")
+        if table in _TABLES:
+            config.setdefault(table, {})[key] = value
+        else:
+            config[path] = value
+    return config
