@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from sglang_dspark.checkpoints import CheckpointError, Layout, canonical_name, read_config, read_tensor_shapes
-from sglang_dspark.checkpoints.files import CONFIG_NAME
+from sglang_dspark.checkpoints.files import CONFIG_NAME, INDEX_NAME
 from sglang_dspark.checkpoints.tensors import SHARED_WITH_TARGET, account
 from sglang_dspark.reference.config import ReferenceConfig, read_reference_config
 from sglang_dspark.reference.model import MiniMaxM3DSparkModel
@@ -131,9 +131,12 @@ def _table_problems(config: ReferenceConfig, found: set[str], tables: Mapping[st
 
 
 def _read_tensors(folder: Path, layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor by its canonical name; the names and shapes were accounted for before."""
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
+    """Every tensor by its canonical name. Files, names and shapes were accounted for before."""
+    names = {path.name for path in folder.glob("*.safetensors")}
+    if (folder / INDEX_NAME).exists():
+        names = set(json.loads((folder / INDEX_NAME).read_text(encoding="utf-8"))["weight_map"].values())
+    for file_name in sorted(names):
+        with safe_open(folder / file_name, framework="pt") as file:
             for raw_name in file.keys():
                 name = canonical_name(raw_name, layout)
                 if name is not None:

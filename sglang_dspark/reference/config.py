@@ -7,6 +7,7 @@ that is saved again must carry every key it came with.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,8 +73,8 @@ def read_reference_config(table: Mapping[str, Any], where: str) -> ReferenceConf
 def _as_table(config: Any) -> Mapping[str, Any]:
     if isinstance(config, Mapping):
         return config
-    if hasattr(config, "to_dict"):
-        return config.to_dict()
+    if hasattr(config, "to_json_string"):
+        return json.loads(config.to_json_string())  # what transformers would save: without its generic defaults
     if hasattr(config, "__dict__"):
         return dict(vars(config))
     raise TypeError(

@@ -25,7 +25,7 @@ class RotaryEmbedding(nn.Module):
     def __init__(self, rotary_dim: int, theta: float) -> None:
         super().__init__()
         self.rotary_dim, self.theta = rotary_dim, theta
-        self.register_buffer("inverse_frequencies", self._compute(), persistent=False)
+        self.register_buffer("inverse_frequencies", self._compute().to(torch.get_default_device()), persistent=False)
 
     def _compute(self) -> torch.Tensor:
         # On the CPU always: a device's own pow may differ in the last bit, and the position multiplies that.
