@@ -1,0 +1,1 @@
+"""Training on one machine: the demo's target, and DSpark drafts for any target whose features can be had."""
