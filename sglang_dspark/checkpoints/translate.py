@@ -89,7 +89,7 @@ def to_released(automodel: Mapping[str, Any]) -> Translation:
     ]
     writes += [_Write(key, True, reason="the draft's MLP is dense") for key in _DENSE_FFN]
     read_back = {*_SAME.values(), _FFN_WIDTH_AGAIN, *_DENSE_FFN}
-    return _translate(source, writes, read_back, added_on_the_way_back=_ADDED)
+    return _translate(source, writes, read_back, added_on_the_way_back=_to_add(source))
 
 
 def to_automodel(released: Mapping[str, Any], target_model_type: str) -> Translation:
@@ -107,10 +107,7 @@ def to_automodel(released: Mapping[str, Any], target_model_type: str) -> Transla
     writes += [_Write(key, values[key], (path,)) for key, path in _SAME.items()]
     writes.append(_Write("intermediate_size", width, (_FFN_WIDTH_AGAIN,)))
     writes.append(_Write("model_type", "minimax_m3", ("model_type",), "AutoModel's name of a text config"))
-    missing = [key for key in _ADDED if key not in source]
-    if source.get("enable_confidence_head") is False:
-        missing = [key for key in missing if key != "confidence_head_with_markov"]
-    for key in missing:
+    for key in _to_add(source):
         value, reason = _ADDED[key]
         writes.append(_Write(key, target_model_type if value is None else value, reason=reason))
     dropped = {key: "every draft of AutoModel's layout is dense" for key in _DENSE_FFN}
@@ -118,6 +115,14 @@ def to_automodel(released: Mapping[str, Any], target_model_type: str) -> Transla
         dropped["text_config"] = "its keys stand at the top level, before those of the same name there"
         dropped["vision_config"] = "the target's; a draft sees no images"
     return _translate(source, writes, read_back={*_SAME} - {"num_hidden_layers"}, dropped=dropped)
+
+
+def _to_add(source: Mapping[str, Any]) -> list[str]:
+    """The keys that AutoModel's config must say and `source` does not."""
+    missing = [key for key in _ADDED if key not in source]
+    if source.get("enable_confidence_head") is False:
+        return [key for key in missing if key != "confidence_head_with_markov"]
+    return missing
 
 
 def released_config(automodel: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,10 +148,12 @@ def _translate(
     """
     dropped = {path: reason for path, reason in (dropped or {}).items() if path in source}
     given_back = dict(source.get(REPLACED_KEY) or {})
+    # Also what only a write that is not made would read: its value stands elsewhere too.
     read = {path for write in writes for path in write.sources} | dropped.keys() | {REPLACED_KEY}
+    writes = [write for write in writes if write.destination not in given_back]
     written = {write.destination: write for write in writes}
     result = Translation()
-    replaced: dict[str, Any] = {path: None for path in added_on_the_way_back if path not in source}
+    replaced: dict[str, Any] = dict.fromkeys(added_on_the_way_back)
     paths: dict[str, Any] = {}
     for path, value in source.items():
         if path in read and path not in written:
