@@ -39,6 +39,10 @@ class Config:
     # A step-cost table under which compact verify leaves out doubtful tokens, so widths differ within a batch.
     trims: bool = False
 
+    @property
+    def mixed(self) -> bool:
+        return "--enable-mixed-chunk" in self.flags
+
 
 CONFIGS = (
     Config("gamma7", 7, 1, overlap=True),
@@ -108,17 +112,30 @@ def test_tokens_and_acceptance(
     assert sum(tokens > 100 for tokens in cached) > 10, "the second round did not hit the radix cache"
 
     assert accepted_length(first) > (1.5 if config.gamma == 1 else 2.0)
-    if config.trims:
-        assert accepted_length(first) < TRIMMED_LENGTH, "the step-cost table trimmed nothing: widths were even"
-        return
-    # A prefix out of the cache must carry the draft's K/V too.
-    assert accepted_length(again) == pytest.approx(accepted_length(first), rel=0.02)
+    if config.mixed:
+        return  # a decode step that shares its batch with a prefill chunk drafts nothing: rounds fall elsewhere
     count = len(texts) if config.name == "gamma7" else 12
-    expected_rounds = oracle(drafted.draft, count)
-    oracle_length = sum(sum(r.accepted_per_round) for r in expected_rounds) / sum(
-        len(r.accepted_per_round) for r in expected_rounds
-    )
-    assert accepted_length(first[:count]) == pytest.approx(oracle_length, rel=0.01)
+    rounds = [result.accepted_per_round for result in oracle(drafted.draft, count)]
+    expected_length = sum(map(sum, rounds)) / sum(map(len, rounds))
+    if config.trims:
+        assert accepted_length(first[:count]) < 0.95 * expected_length, "nothing was trimmed: the widths were even"
+        return
+    assert accepted_length(first[:count]) == pytest.approx(expected_length, rel=0.01)
+    # Round by round, up to a proposal that is a tie in float32.
+    same = sum(histogram(answer) == counted(each) for answer, each in zip(first, rounds, strict=False))
+    assert same >= 0.95 * count
+    # A prefix out of the cache must carry the draft's K/V too.
+    assert accepted_length(again) == pytest.approx(accepted_length(first), rel=0.01)
+
+
+def histogram(answer: Answer) -> list[int]:
+    """How many verify steps of a request accepted 0, 1, 2, ... draft tokens, as the server reports it."""
+    return answer.meta["spec_correct_drafts_histogram"]
+
+
+def counted(accepted_per_round: list[int]) -> list[int]:
+    """The same of the oracle, whose counts include the bonus token."""
+    return [accepted_per_round.count(drafts + 1) for drafts in range(max(accepted_per_round))]
 
 
 # Steps a second against tokens in the batch: every verified token costs a step as much again.
@@ -127,4 +144,3 @@ COSTLY_VERIFY = {
     "sample_steps_per_sec": [100.0, 95.0, 90.0, 80.0, 60.0, 40.0, 20.0, 10.0, 5.0],
     "max_batch_tokens": 1024,
 }
-TRIMMED_LENGTH = 2.9
