@@ -141,7 +141,7 @@ constexpr uint32_t pool_bytes() {
 template <uint32_t D, class Rotary, class CosSin, class Pool>
 DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, uint32_t layer, uint32_t first_lane) {
   constexpr uint32_t GROUP = D / 8, LANES = lanes_here(GROUP);
-  constexpr bool NEOX = Same<Rotary, Neox>::value, FP8 = !Same<Pool, Bf16>::value;
+  constexpr bool NEOX = Same<Rotary, Neox>::value;
   constexpr uint32_t PAIRS = NEOX ? 8 : 4;  // rotary pairs that a lane takes part in
   constexpr uint32_t TABLE_BYTES = Same<CosSin, Float32>::value ? 4u : 2u;
 
@@ -151,11 +151,12 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
   const uint32_t block = quotient(token, a.columns_magic);
 
   uint32_t index_word[LANES], chunk[LANES];
+  DSPARK_EACH_LANE(i, LANES) index_word[i] = load_index_word(a, token, block, layer, first_lane + i);
+  loads_stay_above();  // the first thing asked for: cos and sin wait for the position in it
   Words4 k[LANES], v[LANES];
   Chunk multiplier[LANES], cos[LANES], sin[LANES];
   DSPARK_EACH_LANE(i, LANES) {
     const uint32_t lane = first_lane + i;
-    index_word[i] = load_index_word(a, token, block, layer, lane);
     const uint32_t paired = lane / 2u + (mask_of_bit(lane, 0) & a.rotary_lanes / 2u);
     chunk[i] = NEOX && lane < a.rotary_lanes ? paired : lane;
     const uint32_t kv_offset = token * a.kv_token_bytes + (layer * 2u * a.heads + head) * (D * 2u) + chunk[i] * 16u;
@@ -163,12 +164,7 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
     v[i] = load<Words4>(a.kv, kv_offset + a.heads * (D * 2u));
     load_values<Float32, 8>(multiplier[i], a.multipliers, layer * a.multipliers_row_bytes + chunk[i] * 32u);
   }
-  const ContextKVLayer* pools = a.layers + layer;
-  uint64_t k_pool = load_uniform(&pools->k_pool, 0), v_pool = load_uniform(&pools->v_pool, 0);
-  uint32_t k_row_bytes = load_uniform(&pools->k_row_bytes, 0), v_row_bytes = load_uniform(&pools->v_row_bytes, 0);
-  float scales[4] = {1.0f, 0.0f, 1.0f, 0.0f};
-  if (FP8)
-    for (uint32_t i = 0; i < 4; ++i) scales[i] = load_uniform(&pools->k_inverse_scale, i);
+  ContextKVLayer pools = load_uniform(a.layers, layer);
   loads_stay_above();
 
   const uint64_t slot = group_word<GROUP, SLOT_LOW>(index_word) |
@@ -178,8 +174,9 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
                        a.last_position);
   const int32_t commit_length = (int32_t)group_word<GROUP, COMMIT_LENGTH>(index_word);
   const int32_t column = (int32_t)(token - block * a.columns);
-  // A negative slot is a large unsigned one.
-  const bool written = slot < (uint64_t)a.num_slots && column < commit_length && row_or_past <= a.last_row;
+  // A negative slot is a large unsigned one. No short circuit: three comparisons, and no branch.
+  const bool written =
+      (slot < (uint64_t)a.num_slots) & (column < commit_length) & (row_or_past <= a.last_row);
 
   DSPARK_EACH_LANE(i, LANES) {
     // Lanes that do not rotate read the first chunk, to stay inside the table.
@@ -190,7 +187,8 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
     load_values<CosSin, PAIRS>(sin[i], a.cos_sin, offset + a.sin_offset_bytes);
   }
   loads_stay_above();
-  keep_uniform(k_pool), keep_uniform(v_pool), keep_uniform(k_row_bytes), keep_uniform(v_row_bytes);
+  keep_uniform(pools.k_pool), keep_uniform(pools.v_pool);
+  keep_uniform(pools.k_row_bytes), keep_uniform(pools.v_row_bytes);
 
   // The norm.
   Chunk n[LANES];
@@ -210,14 +208,15 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
 
   // The rotation: first * cos - second * sin, and second * cos + first * sin.
   uint32_t turned[LANES][4];
+  float sign[LANES];
+  DSPARK_EACH_LANE(i, LANES) sign[i] = (first_lane + i) % 2u == 0u ? -1.0f : 1.0f;
   for (int j = 0; j < 4; ++j) {
     float x[LANES], y[LANES];
     DSPARK_EACH_LANE(i, LANES) x[i] = n[i].pair[j].x, y[i] = n[i].pair[j].y;
     DSPARK_EACH_LANE(i, LANES) {
       if (NEOX) {
-        const Pair signed_sin = sin[i].pair[j] * both((first_lane + i) % 2u == 0u ? -1.0f : 1.0f);
-        const Pair other = {neighbour<GROUP>(x, i) * signed_sin.x, neighbour<GROUP>(y, i) * signed_sin.y};
-        turned[i][j] = to_bf16(n[i].pair[j] * cos[i].pair[j] + other);
+        const Pair crossed = {neighbour<GROUP>(x, i) * sin[i].pair[j].x, neighbour<GROUP>(y, i) * sin[i].pair[j].y};
+        turned[i][j] = to_bf16(plus_signed(n[i].pair[j] * cos[i].pair[j], crossed, sign[i]));
       } else {
         const float c = j % 2 ? cos[i].pair[j / 2].y : cos[i].pair[j / 2].x;
         const float s = j % 2 ? sin[i].pair[j / 2].y : sin[i].pair[j / 2].x;
@@ -227,15 +226,18 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
   }
 
   DSPARK_EACH_LANE(i, LANES) {
+    Words4 rotated = {turned[i][0], turned[i][1], turned[i][2], turned[i][3]};
+    keep(rotated);  // a choice by lane, not a branch around the rotation
     const bool rotates = first_lane + i < a.rotary_lanes;
-    uint32_t out[4];
-    for (int j = 0; j < 4; ++j) out[j] = rotates ? turned[i][j] : to_bf16_exact(n[i].pair[j]);
-    Words4 k_out = {out[0], out[1], out[2], out[3]};
+    Words4 k_out = {rotates ? rotated.x : to_bf16_exact(n[i].pair[0]), rotates ? rotated.y : to_bf16_exact(n[i].pair[1]),
+                    rotates ? rotated.z : to_bf16_exact(n[i].pair[2]), rotates ? rotated.w : to_bf16_exact(n[i].pair[3])};
     keep(k_out), keep(v[i]);
     if (written) {
       const uint32_t place = (head * D + chunk[i] * 8u) * pool_bytes<Pool>(), at = (uint32_t)slot;
-      store_chunk<Pool>(k_pool + (uint64_t)at * k_row_bytes + place, k_out, scales[0], scales[1]);
-      store_chunk<Pool>(v_pool + (uint64_t)at * v_row_bytes + place, v[i], scales[2], scales[3]);
+      store_chunk<Pool>(pools.k_pool + (uint64_t)at * pools.k_row_bytes + place, k_out, pools.k_inverse_scale,
+                        pools.k_inverse_scale_rest);
+      store_chunk<Pool>(pools.v_pool + (uint64_t)at * pools.v_row_bytes + place, v[i], pools.v_inverse_scale,
+                        pools.v_inverse_scale_rest);
     }
   }
 }

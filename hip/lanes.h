@@ -80,8 +80,15 @@ DSPARK_DEVICE float float_of(uint32_t bits) {
 
 DSPARK_DEVICE uint32_t high_half_of_product(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a * b) >> 32); }
 
-// All ones where the bit is set, and a choice by such a mask: one instruction each, with no lane mask in between.
-DSPARK_DEVICE uint32_t mask_of_bit(uint32_t value, uint32_t bit) { return (uint32_t)((int32_t)(value << (31u - bit)) >> 31); }
+// All ones where the bit is set, and a choice by such a mask: one instruction each (v_bfe_i32, v_bfi_b32). A comparison
+// and a conditional move would take a copy of every uniform operand as well, which is what the compiler would make of it.
+DSPARK_DEVICE uint32_t mask_of_bit(uint32_t value, uint32_t bit) {
+  uint32_t mask = (uint32_t)((int32_t)(value << (31u - bit)) >> 31);
+#if defined(DSPARK_AMD)
+  __asm__("" : "+v"(mask));
+#endif
+  return mask;
+}
 DSPARK_DEVICE uint32_t chosen(uint32_t mask, uint32_t one, uint32_t other) { return (one & mask) | (other & ~mask); }
 DSPARK_DEVICE uint64_t chosen(uint32_t mask, uint64_t one, uint64_t other) {
   return chosen(mask, (uint32_t)one, (uint32_t)other) |
@@ -113,8 +120,12 @@ DSPARK_DEVICE T load(const void* base, uint32_t byte_offset, uint32_t further = 
 
 // The same for every lane of a wavefront: a scalar load on AMD.
 template <class T>
-DSPARK_DEVICE T load_uniform(const T* base, uint32_t index) {
-  return ((const DSPARK_CONSTANT T*)base)[index];
+DSPARK_DEVICE T load_uniform(const T* table, uint32_t index) {
+#if defined(DSPARK_AMD)
+  return *(const DSPARK_CONSTANT T*)((const DSPARK_CONSTANT char*)table + index * (uint32_t)sizeof(T));
+#else
+  return table[index];
+#endif
 }
 
 template <class T>

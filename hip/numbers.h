@@ -146,6 +146,15 @@ DSPARK_DEVICE Pair fused(Pair a, Pair b, Pair c) {
 #endif
 }
 
+// sum + sign * value for a sign of 1 or -1: one rounding, since the product is exact; fused where that is one instruction.
+DSPARK_DEVICE Pair plus_signed(Pair sum, Pair value, float sign) {
+#if defined(DSPARK_HOST)
+  return sum + value * both(sign);
+#else
+  return fused(value, both(sign), sum);
+#endif
+}
+
 // `root` and `inverse` are hardware guesses of sqrt(x) and 1 / root, each within one unit in the last place. One Newton
 // step rounds the root correctly, two the reciprocal, for every x from 2^-96 up: a test tries all mantissas with every
 // guess that the hardware may make. Ten instructions, where a compiler's sqrt and division take thirty.
