@@ -92,7 +92,7 @@ class _HuggingFaceSession:
                 output_hidden_states=True,
             )
         if self.target.use_cache:
-            self.cache = _checked_cache(output.past_key_values)
+            self.cache = _checked_cache(getattr(output, "past_key_values", None))
         layers = self._layer_outputs(output.hidden_states, last)
         new = len(token_ids)
         return TargetStep(output.logits[0, -new:], torch.cat([layer[0, -new:] for layer in layers], dim=-1))
