@@ -113,6 +113,9 @@ pip_install --only-binary :all: --no-deps -r requirements/cpu-engine-no-deps.txt
 
 begin "sglang-dspark [$EXTRAS] from this checkout"
 pip_install --no-build-isolation --constraint requirements/cpu-engine.txt --editable ".[$EXTRAS]"
+case ",$EXTRAS," in
+*,test,*) pip_install --only-binary :all: --no-deps -r requirements/cpu-engine-test-no-deps.txt ;;
+esac
 quietly "$VENV/bin/python" -m sglang_dspark.serving.cpu.standins
 
 begin "does it import?"
