@@ -188,15 +188,21 @@ def _mask_token(arguments: argparse.Namespace) -> int:
     return int(found)
 
 
-def progress_bar(title: str) -> Callable[[int, int, Mapping[str, float]], None]:
-    """A bar on the terminal's error stream that shows the loss and the expected accepted length."""
+def progress_bar(title: str, first: int | None = None) -> Callable[[int, int, Mapping[str, float]], None]:
+    """A bar on the terminal's error stream that shows the loss and the expected accepted length.
+
+    Args:
+        title: stands in front of it.
+        first: where counting begins; by default at the first step it is told, which a resumed run starts at.
+    """
     from tqdm import tqdm
 
     bar: Any = None
 
     def show(step: int, steps: int, values: Mapping[str, float]) -> None:
         nonlocal bar
-        bar = bar or tqdm(total=steps, initial=step, desc=title, file=sys.stderr, mininterval=1.0)
+        start = step if first is None else first
+        bar = bar or tqdm(total=steps, initial=start, desc=title, file=sys.stderr, mininterval=1.0)
         shown = {name: f"{values[name]:.3f}" for name in ("loss", "accepted_length") if name in values}
         bar.set_postfix(shown, refresh=False)
         bar.update(step + 1 - bar.n)
@@ -207,7 +213,7 @@ def progress_bar(title: str) -> Callable[[int, int, Mapping[str, float]], None]:
 
 
 def _count_bar(title: str) -> Callable[[int, int], None]:
-    show = progress_bar(title)
+    show = progress_bar(title, first=0)
     return lambda done, total: show(done - 1, total, {})
 
 

@@ -83,7 +83,7 @@ class FeatureCacheWriter:
                 raise FeatureCacheError(
                     f"{name}: asked for {elements} elements a sequence, found {list(rows.shape)} for {count} sequences"
                 )
-            self._files[name].write(bytes(rows.view(torch.uint8).flatten().untyped_storage()))
+            self._files[name].write(rows.view(torch.uint8).numpy().tobytes())
         self._sequences += count
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:

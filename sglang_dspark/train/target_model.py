@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,17 +23,25 @@ from torch import nn
 # B sequences, T new tokens, S tokens in all, V vocabulary, H hidden, D head_dim, E experts, W expert width.
 
 
-@dataclass
 class KeyValueCache:
     """Keys, values and index keys of every layer for the tokens so far; every sequence of the batch is equally long."""
 
-    rows: dict[str, torch.Tensor] = field(default_factory=dict)
-    length: int = 0
+    def __init__(self) -> None:
+        self.length = 0
+        self._rows: dict[str, torch.Tensor] = {}  # [B, heads, room, D]
 
     def append(self, name: str, rows: torch.Tensor) -> torch.Tensor:  # [B, heads, T, D] -> [B, heads, S, D]
-        """Add the new tokens' rows and return all of them."""
-        self.rows[name] = torch.cat([self.rows[name], rows], dim=2) if name in self.rows else rows
-        return self.rows[name]
+        """Add the new tokens' rows, behind the `length` tokens that are done, and return all of them."""
+        end = self.length + rows.shape[2]
+        room = self._rows.get(name)
+        if room is None or room.shape[2] < end:
+            # Twice what is needed: copying everything for every token would cost more than the model.
+            larger = rows.new_empty(rows.shape[0], rows.shape[1], 2 * end, rows.shape[3])
+            if room is not None:
+                larger[:, :, : self.length] = room[:, :, : self.length]
+            self._rows[name] = room = larger
+        room[:, :, self.length : end] = rows
+        return room[:, :, :end]
 
 
 @dataclass(frozen=True)
