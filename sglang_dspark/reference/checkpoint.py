@@ -20,13 +20,11 @@ from safetensors.torch import save_file
 from sglang_dspark.checkpoints import CheckpointError, Layout, canonical_name, read_config, read_tensor_shapes
 from sglang_dspark.checkpoints.files import CONFIG_NAME, INDEX_NAME
 from sglang_dspark.checkpoints.tensors import SHARED_WITH_TARGET, account
+from sglang_dspark.checkpoints.translate import to_automodel
 from sglang_dspark.reference.config import ReferenceConfig, read_reference_config
 from sglang_dspark.reference.model import MiniMaxM3DSparkModel
 
 WEIGHTS_NAME = "model.safetensors"
-
-# What only the released layout's config has; layout A says the same in flat keys.
-_RELEASED_TABLES = ("dspark_config", "dflash_config")
 
 
 def from_checkpoint(
@@ -77,7 +75,7 @@ def save_checkpoint(model: MiniMaxM3DSparkModel, folder: Path | str) -> None:
     try:
         fresh = work / "fresh"
         fresh.mkdir()
-        config = automodel_table(model.config) | {"torch_dtype": str(model.fc.weight.dtype).removeprefix("torch.")}
+        config = automodel_table(model.config, model.fc.weight.dtype)
         (fresh / CONFIG_NAME).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         save_file(tensors, fresh / WEIGHTS_NAME, metadata={"format": "pt"})
@@ -88,31 +86,14 @@ def save_checkpoint(model: MiniMaxM3DSparkModel, folder: Path | str) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def automodel_table(config: ReferenceConfig) -> dict[str, Any]:
-    """The `config.json` that AutoModel would write for this draft: the target's text config with flat draft keys."""
-    draft = config.draft
-    table = {**config.table, **(config.table.get("text_config") or {})}
-    kept = {
-        key: value
-        for key, value in table.items()
-        if key not in (*_RELEASED_TABLES, "text_config", "dtype") and not key.startswith(("dspark_", "_"))
-    }
-    return kept | {
-        "architectures": [Layout.AUTOMODEL.value],
-        "num_hidden_layers": draft.num_layers,
-        "num_target_layers": draft.num_target_layers,
-        "target_model_type": table.get("target_model_type", table.get("model_type")),
-        "intermediate_size": draft.mlp_width,
-        "block_size": draft.block_size,
-        "mask_token_id": draft.mask_token_id,
-        "target_layer_ids": list(draft.target_layer_ids),
-        "num_anchors": config.num_anchors,
-        "enable_confidence_head": draft.enable_confidence_head,
-        "confidence_head_with_markov": draft.confidence_head_with_markov,
-        "markov_rank": draft.markov_rank,
-        "markov_head_type": draft.markov_head_type,
-        "tie_word_embeddings": False,
-    }
+def automodel_table(config: ReferenceConfig, dtype: torch.dtype) -> dict[str, Any]:
+    """The `config.json` that AutoModel would write for this draft, with the type of its weights."""
+    table = dict(config.table)
+    if config.draft.layout is Layout.RELEASED:
+        table = to_automodel(table, target_model_type=str(table.get("model_type"))).config
+    # transformers 5 calls it `dtype`; one name, so that the two cannot disagree.
+    table.pop("dtype", None)
+    return table | {"torch_dtype": str(dtype).removeprefix("torch.")}
 
 
 def _table_problems(config: ReferenceConfig, found: set[str], tables: Mapping[str, torch.Tensor]) -> list[str]:
