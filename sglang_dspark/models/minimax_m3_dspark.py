@@ -142,6 +142,7 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
         layer_ids = [attention.attn.layer_id for attention in attentions]
         k_pools = tuple(pool.get_key_buffer(i) for i in layer_ids)
         v_pools = tuple(pool.get_value_buffer(i) for i in layer_ids)
+        fp8 = k_pools[0].element_size() == 1
         spec = context_kv.ContextKVSpec(
             num_layers=len(attentions),
             num_kv_heads=first.num_kv_heads,
@@ -152,6 +153,8 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
             kv_dtype=self._project_context.dtype,
             pool_dtype=k_pools[0].dtype,
             cos_sin_dtype=rotary.cos_sin_cache.dtype,
+            k_scales=tuple(attention.attn.k_scale_float or 1.0 for attention in attentions) if fp8 else None,
+            v_scales=tuple(attention.attn.v_scale_float or 1.0 for attention in attentions) if fp8 else None,
         )
         multipliers = torch.stack([1.0 + attention.k_norm.weight.detach().float() for attention in attentions])
         tables = context_kv.ContextKVTables(k_pools, v_pools, multipliers, rotary.cos_sin_cache)

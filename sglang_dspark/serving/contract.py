@@ -144,6 +144,13 @@ CPU_SYMBOLS = (
     HostSymbol(_ATTENTION + "minimax_sparse_backend:MiniMaxSparseAttnBackend.__init__", "sparse settings", ("runner",)),
     HostSymbol("sglang.srt.mem_cache.memory_pool:MiniMaxSparseKVPool.set_fused_kv_index_buffer", "stores index keys"),
     HostSymbol("sglang.srt.mem_cache.memory_pool:KVWriteLoc", "where K and V are stored"),
+    HostSymbol(
+        "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator.configure",
+        "fp8 pools of the draft on CPU",
+        ("self", "pre_model_load_memory"),
+        exact=True,
+    ),
+    HostSymbol("sglang.srt.mem_cache.kv_cache_configurator:current_platform", "fp8 pools of the draft on CPU"),
     HostSymbol("sglang.srt.arg_groups.choices:add_draft_attention_backend_choices", "CPU attention for the draft"),
     HostSymbol(
         "sglang.srt.layers.moe.fused_moe_native:moe_forward_native",

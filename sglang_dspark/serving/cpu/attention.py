@@ -81,14 +81,23 @@ class CpuAttnBackend(TorchNativeAttnBackend):
             here = slice(done, done + num_queries)
             out[here] = F.scaled_dot_product_attention(
                 queries[here].movedim(0, 1)[None],
-                keys[slots].to(q.dtype).movedim(0, 1)[None],
-                values[slots].to(q.dtype).movedim(0, 1)[None],
+                _read(keys, slots, layer.k_scale_float, q.dtype).movedim(0, 1)[None],
+                _read(values, slots, layer.v_scale_float, q.dtype).movedim(0, 1)[None],
                 attn_mask=visible_keys(num_queries, num_context, causal=causal),
                 scale=layer.scaling,
                 enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
             )[0].movedim(0, 1)
             done += num_queries
         return out.view(q.shape[0], -1)
+
+
+def _read(pool: torch.Tensor, slots: torch.Tensor, scale: float | None, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of a pool, [N, H, D]; an fp8 pool holds value / scale."""
+    if pool.element_size() > 1:
+        return pool[slots].to(dtype)
+    # torch indexes fp8 as bytes only.
+    rows = pool.view(torch.uint8)[slots].view(pool.dtype).float()
+    return (rows if scale is None else rows * scale).to(dtype)
 
 
 def register() -> None:

@@ -20,12 +20,13 @@ def register() -> None:
 
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from sglang_dspark.serving.cpu import attention, moe, ops, sampling, sparse_attention
+    from sglang_dspark.serving.cpu import attention, kv_cache, moe, ops, sampling, sparse_attention
 
     ops.register()
     attention.register()
     for target, hook in (
         ("sglang.srt.layers.attention.attention_registry.attn_backend_wrapper", sparse_attention.around_wrapper),
+        ("sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator.configure", kv_cache.around_configure),
         ("sglang.srt.layers.moe.fused_moe_native.moe_forward_native", moe.around_moe_forward_native),
         (
             "sglang.kernels.ops.speculative.reject_sampling.chain_speculative_sampling_triton",

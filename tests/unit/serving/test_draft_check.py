@@ -207,6 +207,8 @@ class Hooked:
             "speculative_draft_model_path": "draft",
             "speculative_draft_model_revision": None,
             "tp_size": 1,
+            "attn_dp_size": 1,
+            "attn_cp_size": 1,
             "_speculative_draft_quantization_explicitly_set": False,
         }
         self.arguments = SimpleNamespace(**defaults | arguments)

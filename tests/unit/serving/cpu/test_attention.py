@@ -11,7 +11,7 @@ import pytest
 import torch
 from sglang.srt.layers.radix_attention import AttentionType
 
-from sglang_dspark.serving.cpu.attention import CpuAttnBackend, Request, requests_of, visible_keys
+from sglang_dspark.serving.cpu.attention import CpuAttnBackend, Request, _read, requests_of, visible_keys
 from tests.unit.serving.cpu.batches import HEAD_DIM, HEADS, KV_HEADS, Pool, decode, prefill, slot_table, verify
 
 # float32 attention over at most 16 keys of size 1: about 1e-6 of rounding.
@@ -36,6 +36,8 @@ def layer(causal: bool) -> SimpleNamespace:
         qk_head_dim=HEAD_DIM,
         v_head_dim=HEAD_DIM,
         scaling=0.3,
+        k_scale_float=None,
+        v_scale_float=None,
         attn_type=AttentionType.DECODER if causal else AttentionType.ENCODER_ONLY,
     )
 
@@ -188,3 +190,12 @@ def test_requests_do_not_see_each_other() -> None:
 def test_visible_keys() -> None:
     assert visible_keys(2, 3, causal=False) is None
     assert visible_keys(2, 1, causal=True).tolist() == [[True, True, False], [True, True, True]]
+
+
+@pytest.mark.parametrize("scale", [None, 0.25])
+def test_an_fp8_pool_is_read_times_its_scale(scale: float | None) -> None:
+    """An fp8 pool holds value / scale; reading it without the scale is noise that only acceptance would show."""
+    pool = torch.randn(6, KV_HEADS, HEAD_DIM).to(torch.float8_e4m3fn)
+    slots = torch.tensor([4, 0, 5])
+    expected = pool.float()[slots] * (1.0 if scale is None else scale)
+    assert torch.equal(_read(pool, slots, scale, torch.float32), expected)
