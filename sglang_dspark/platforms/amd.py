@@ -10,7 +10,10 @@ import re
 
 from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
-OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (("context_kv", ("triton", "torch")),)
+OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("context_kv", ("triton", "torch")),
+    ("qk_norm_rope", ("torch",)),
+)
 
 # MI300 reads the "fnuz" fp8 (finite max 240, no negative zero). gfx950 and everything later read the OCP format.
 FNUZ_ARCHS = frozenset({"gfx940", "gfx941", "gfx942"})

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
-OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (("context_kv", ("torch",)),)
+OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("context_kv", ("torch",)),
+    ("qk_norm_rope", ("torch",)),
+)
 
 
 def describe(arch: str = "cpu") -> Platform:

@@ -10,7 +10,10 @@ import re
 
 from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
-OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (("context_kv", ("triton", "torch")),)
+OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("context_kv", ("triton", "torch")),
+    ("qk_norm_rope", ("torch",)),
+)
 
 
 def describe(arch: str) -> Platform:

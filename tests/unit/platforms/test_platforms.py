@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sglang_dspark import platforms
-from sglang_dspark.ops import context_kv
+from sglang_dspark.ops import context_kv, qk_norm_rope
 from sglang_dspark.platforms import UnsupportedPlatform, amd, cpu, nvidia
 
 
@@ -58,10 +58,11 @@ def test_unknown_op_says_where_to_add_it():
 @pytest.mark.parametrize("vendor", [amd, nvidia, cpu])
 def test_every_offered_backend_exists(vendor):
     """A name in an OFFERS table that no op has would only show on that vendor's machines."""
+    ops = {op.name: op for op in (context_kv.OP, qk_norm_rope.OP)}
+    assert {op_name for op_name, _ in vendor.OFFERS} == set(ops)
     for op_name, names in vendor.OFFERS:
-        assert op_name == "context_kv"
         for name in names:
-            assert context_kv.OP.backend(name).name == name
+            assert ops[op_name].backend(name).name == name
 
 
 def test_current_is_picked_once():
