@@ -115,11 +115,10 @@ def write(
         OSError: a source file changed meanwhile, or the disk is full.
     """
     with published(destination) as folder:
-        names = {*write_tensors(folder, made.placements, made.metadata, max_shard_bytes, on_bytes), CONFIG_NAME}
+        write_tensors(folder, made.placements, made.metadata, max_shard_bytes, on_bytes)
         write_json(folder / CONFIG_NAME, made.config)
         for path in made.copied:
-            if path.name not in names:
-                shutil.copyfile(path, folder / path.name)
+            shutil.copyfile(path, folder / path.name)
         written = {name: tensor.shape for name, tensor in read_tensors(folder).tensors.items()}
         if problems := account(parse_draft_config(read_config(folder), str(destination)), written):
             raise CheckpointError(str(destination), problems)

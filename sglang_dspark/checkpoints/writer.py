@@ -71,7 +71,7 @@ def write_tensors(
     metadata: dict[str, str],
     max_shard_bytes: int,
     on_bytes: Callable[[int], None] = lambda count: None,
-) -> list[str]:
+) -> None:
     """Write the tensors into `folder`, with an index where one file does not hold them.
 
     Args:
@@ -80,9 +80,6 @@ def write_tensors(
         metadata: of every file.
         max_shard_bytes: of the tensors in one file.
         on_bytes: told how many bytes were written, after every piece.
-
-    Returns:
-        The names of the files.
 
     Raises:
         OSError: a source file ended early, or the disk is full.
@@ -103,8 +100,6 @@ def write_tensors(
         weight_map = {p.name: name for name, shard in zip(names, files, strict=True) for p in shard}
         total = sum(p.size_bytes for p in placements)
         write_json(folder / INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map})
-        names.append(INDEX_NAME)
-    return names
 
 
 def write_json(path: Path, content: dict[str, object]) -> None:
