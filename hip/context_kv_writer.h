@@ -52,12 +52,12 @@ struct ContextKVArguments {
   const ContextKVLayer* layers;  // [L]
   uint32_t multipliers_row_bytes;
   uint32_t cos_sin_row_bytes;
-  uint32_t sin_offset_bytes;   // from the cos to the sin of a position
   uint32_t rotary_lanes;       // R / 8; R is a multiple of 16
   uint32_t last_position;      // P - 1
   uint32_t num_slots;
   float eps;
 };
+static_assert(sizeof(ContextKVArguments) == 112 && sizeof(ContextKVLayer) == 40, "native_arguments.py has the same");
 
 struct Neox {};         // partners i and i + R / 2
 struct Interleaved {};  // partners 2i and 2i + 1
@@ -133,17 +133,12 @@ DSPARK_DEVICE void store_chunk<Bf16>(uint64_t address, Words4 bf16_words, float,
   store(address, bf16_words);
 }
 
-template <class Pool>
-constexpr uint32_t pool_bytes() {
-  return Same<Pool, Bf16>::value ? 2u : 1u;
-}
-
 template <uint32_t D, class Rotary, class CosSin, class Pool>
 DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, uint32_t layer, uint32_t first_lane) {
-  constexpr uint32_t GROUP = D / 8, LANES = lanes_here(GROUP);
+  constexpr uint32_t GROUP = D / 8, LANES = DSPARK_LANES(GROUP);
   constexpr bool NEOX = Same<Rotary, Neox>::value;
   constexpr uint32_t PAIRS = NEOX ? 8 : 4;  // rotary pairs that a lane takes part in
-  constexpr uint32_t TABLE_BYTES = Same<CosSin, Float32>::value ? 4u : 2u;
+  constexpr uint32_t TABLE_BYTES = Same<CosSin, Float32>::value ? 4u : 2u, POOL_BYTES = Same<Pool, Bf16>::value ? 2u : 1u;
 
   // A group past the end repeats the last row and stores nothing: no load waits for a branch on the arguments.
   const uint32_t row = row_or_past < a.last_row ? row_or_past : a.last_row;
@@ -184,7 +179,7 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
     const uint32_t place = lane < a.rotary_lanes ? (NEOX ? lane / 2u : lane) : 0u;
     const uint32_t offset = position * a.cos_sin_row_bytes + place * (PAIRS * TABLE_BYTES);
     load_values<CosSin, PAIRS>(cos[i], a.cos_sin, offset);
-    load_values<CosSin, PAIRS>(sin[i], a.cos_sin, offset + a.sin_offset_bytes);
+    load_values<CosSin, PAIRS>(sin[i], a.cos_sin, offset + a.rotary_lanes * (4u * TABLE_BYTES));
   }
   loads_stay_above();
   keep_uniform(pools.k_pool), keep_uniform(pools.v_pool);
@@ -233,7 +228,7 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
                     rotates ? rotated.z : to_bf16_exact(n[i].pair[2]), rotates ? rotated.w : to_bf16_exact(n[i].pair[3])};
     keep(k_out), keep(v[i]);
     if (written) {
-      const uint32_t place = (head * D + chunk[i] * 8u) * pool_bytes<Pool>(), at = (uint32_t)slot;
+      const uint32_t place = (head * D + chunk[i] * 8u) * POOL_BYTES, at = (uint32_t)slot;
       store_chunk<Pool>(pools.k_pool + (uint64_t)at * pools.k_row_bytes + place, k_out, pools.k_inverse_scale,
                         pools.k_inverse_scale_rest);
       store_chunk<Pool>(pools.v_pool + (uint64_t)at * pools.v_row_bytes + place, v[i], pools.v_inverse_scale,

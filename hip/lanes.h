@@ -29,10 +29,11 @@ namespace dspark {
 
 constexpr uint32_t BLOCK_THREADS = 64;  // one wavefront on AMD, two warps on NVIDIA
 
+// How many lanes of a group this thread plays.
 #if defined(DSPARK_HOST)
-constexpr uint32_t lanes_here(uint32_t group) { return group; }
+#define DSPARK_LANES(group) (group)
 #else
-constexpr uint32_t lanes_here(uint32_t) { return 1; }
+#define DSPARK_LANES(group) 1u
 #endif
 #define DSPARK_EACH_LANE(i, lanes) for (uint32_t i = 0; i < (lanes); ++i)
 
@@ -190,7 +191,7 @@ DSPARK_DEVICE float dpp(float value) {
 
 // Lane `LANE` (below 8) of the group, for every lane of it. Every run of eight lanes must hold the same eight values.
 template <uint32_t GROUP, int LANE>
-DSPARK_DEVICE uint32_t group_word(const uint32_t (&word)[lanes_here(GROUP)]) {
+DSPARK_DEVICE uint32_t group_word(const uint32_t (&word)[DSPARK_LANES(GROUP)]) {
 #if defined(DSPARK_AMD)
   if (GROUP >= 16) return dpp<BROADCAST + LANE>(word[0]);
   // Two groups share the sixteen lanes: each half takes from its own.
@@ -205,7 +206,7 @@ DSPARK_DEVICE uint32_t group_word(const uint32_t (&word)[lanes_here(GROUP)]) {
 
 // The value of the lane beside (2i and 2i + 1 are neighbours).
 template <uint32_t GROUP>
-DSPARK_DEVICE float neighbour(const float (&value)[lanes_here(GROUP)], uint32_t lane) {
+DSPARK_DEVICE float neighbour(const float (&value)[DSPARK_LANES(GROUP)], uint32_t lane) {
 #if defined(DSPARK_AMD)
   return dpp<LANE_XOR_1>(value[lane]);
 #elif defined(DSPARK_NVIDIA)
@@ -217,7 +218,7 @@ DSPARK_DEVICE float neighbour(const float (&value)[lanes_here(GROUP)], uint32_t 
 
 // The sum over the group, in every lane: pairs, then pairs of pairs. The same order, so the same bits, everywhere.
 template <uint32_t GROUP>
-DSPARK_DEVICE void group_sum(float (&value)[lanes_here(GROUP)]) {
+DSPARK_DEVICE void group_sum(float (&value)[DSPARK_LANES(GROUP)]) {
 #if defined(DSPARK_AMD)
   value[0] += dpp<LANE_XOR_1>(value[0]);
   value[0] += dpp<LANE_XOR_2>(value[0]);

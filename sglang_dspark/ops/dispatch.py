@@ -7,7 +7,7 @@ captured; what it returns is one bound call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,14 @@ class NoBackend(RuntimeError):
     """Every backend that was asked refused; the message holds all the refusals."""
 
 
+class NotCovered(Exception):
+    """Raised by a backend's ``build`` for what only the tables show (an alignment, a driver): one more refusal."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
+
+
 class UnknownBackend(ValueError):
     """A backend was named that the op does not have."""
 
@@ -29,7 +37,8 @@ class Backend:
     """One implementation of an op.
 
     ``refusals(platform, spec)`` lists all the reasons why it does not cover the case, an empty list when it does.
-    ``build(platform, spec, tables)`` binds it to the tables and returns the call that the hot path makes.
+    ``build(platform, spec, tables)`` binds it to the tables and returns the call that the hot path makes; it may still
+    refuse, by raising `NotCovered`.
     """
 
     name: str
@@ -80,9 +89,13 @@ def choose(op: Op, platform: Platform, spec: Any, tables: Any, requested: str = 
     candidates = (named,) if named else tuple(op.backend(name) for name in platform.backends(op.name))
     refused = _refusals((named,) if named else op.backends, platform, spec)
     for backend in candidates:
-        if backend.name not in refused:
-            op.check(platform, spec, tables)
+        if backend.name in refused:
+            continue
+        op.check(platform, spec, tables)
+        try:
             return Choice(op.name, backend.name, backend.build(platform, spec, tables), refused)
+        except NotCovered as refusal:
+            refused[backend.name] = refusal.reasons
     advice = (
         f"choose {AUTO!r} or another backend" if named else "change what is refused, or add a backend that covers it"
     )

@@ -1,7 +1,7 @@
 """AMD Instinct: the CDNA chips (gfx9xx), whose wavefronts are 64 lanes wide.
 
 Adding a backend: write its module in the op's folder, list it in the op's registry (`ops/<op>/__init__.py`), then put
-its name here at the place where `auto` should try it. A native HIP backend belongs before "triton".
+its name here at the place where `auto` should try it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
 OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("context_kv", ("triton", "torch")),
+    ("context_kv", ("hip", "triton", "torch")),
     ("qk_norm_rope", ("torch",)),
 )
 

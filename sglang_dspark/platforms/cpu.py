@@ -1,7 +1,7 @@
 """The CPU: where anyone can run and test the whole of it.
 
 Adding a backend: write its module in the op's folder, list it in the op's registry (`ops/<op>/__init__.py`), then put
-its name here at the place where `auto` should try it. A kernel compiled for the host belongs before "torch".
+its name here at the place where `auto` should try it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
 OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("context_kv", ("torch",)),
+    ("context_kv", ("host", "torch")),
     ("qk_norm_rope", ("torch",)),
 )
 

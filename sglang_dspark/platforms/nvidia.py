@@ -1,7 +1,7 @@
 """NVIDIA GPUs, named by compute capability (sm_90 is an H100 or H200).
 
 Adding a backend: write its module in the op's folder, list it in the op's registry (`ops/<op>/__init__.py`), then put
-its name here at the place where `auto` should try it. A native CUDA backend belongs before "triton".
+its name here at the place where `auto` should try it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
 OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("context_kv", ("triton", "torch")),
+    ("context_kv", ("cuda", "triton", "torch")),
     ("qk_norm_rope", ("torch",)),
 )
 

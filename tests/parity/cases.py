@@ -14,6 +14,7 @@ import torch
 from sglang_dspark.ops.context_kv import ContextKVSpec, ContextKVTables
 
 BF16, F32 = torch.bfloat16, torch.float32
+E4M3FN, E4M3FNUZ = torch.float8_e4m3fn, torch.float8_e4m3fnuz
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Case:
     cos_sin_dtype: torch.dtype = F32
     eps: float = 1e-6
     layer_norm_scales: tuple[float, ...] = ()
-    values: str = "normal"  # "normal", "tiny", "subnormal", "not_finite"
+    values: str = "normal"  # "normal", "tiny", "subnormal", "large", "rounds_to_zero", "not_finite"
     pool_padding: tuple[int, int] = (
         0,
         0,
@@ -42,6 +43,9 @@ class Case:
     positions: tuple[int, ...] = ()  # default: spread over the table
     commit_lens: tuple[int, ...] = ()
     commit_dtype: torch.dtype = torch.int32
+    pool_dtype: torch.dtype | None = None  # default: dtype
+    scales: tuple[float, ...] = ()  # of an fp8 pool: K of layer 0, V of layer 0, K of layer 1, ...
+    slots_per_layer: bool = False  # layer l's slots are the token's, l further
     # Only a device answers these: rows that break the contract. The CPU raises IndexError.
     breaks_contract: bool = False
 
@@ -100,6 +104,28 @@ CASES = (
     Case("subnormal", "values below the normal range flushed in V, or lost in K", values="subnormal", eps=1.0),
     Case("float32", "a rounding to bf16 where kv is float32", dtype=F32),
     Case("float32_interleaved", "a rounding to bf16 where kv is float32", dtype=F32, is_neox=False, rotary_dim=128),
+    Case("fp8", "bf16 bytes in an fp8 pool; a row stride in elements of bf16", pool_dtype=E4M3FN),
+    Case("fp8_fnuz", "the exponent bias of the other format", pool_dtype=E4M3FNUZ),
+    Case("fp8_scales", "one scale for both halves or all layers; multiplied instead of divided", layers=3,
+         pool_dtype=E4M3FN, scales=(0.5, 3.0, 0.013, 1.7, 12.0, 0.3)),
+    Case("fp8_fnuz_scales", "scales in the other format", heads=1, pool_dtype=E4M3FNUZ, scales=(0.7, 0.01, 5.0, 2.0)),
+    Case("fp8_saturation", "NaN or infinity in place of the largest value", values="large", pool_dtype=E4M3FN,
+         layer_norm_scales=(300.0, -600.0)),
+    Case("fp8_fnuz_saturation", "the other format's largest value", values="large", pool_dtype=E4M3FNUZ,
+         layer_norm_scales=(300.0, -600.0)),
+    Case("fp8_not_finite", "an infinity that becomes NaN; a NaN that becomes the largest value",
+         values="not_finite", pool_dtype=E4M3FN, scales=(0.5, 3.0, 0.25, 1.0)),
+    Case("fp8_fnuz_not_finite", "a NaN that becomes a number", values="not_finite", pool_dtype=E4M3FNUZ),
+    Case("fp8_negative_zero", "a negative zero that loses its sign", values="rounds_to_zero", eps=1.0,
+         pool_dtype=E4M3FN),
+    Case("fp8_fnuz_negative_zero", "a small negative value that becomes fnuz's NaN", values="rounds_to_zero", eps=1.0,
+         pool_dtype=E4M3FNUZ),
+    Case("fp8_everything", "an fp8 path of its own for one layout", is_neox=False, heads=3, cos_sin_dtype=BF16,
+         slots=(5, -1, 9, 4, -7, 2), commit_lens=(2, 1, 2), pool_padding=(16, 48), pool_dtype=E4M3FN),
+    Case("fp8_dim_256", "a lane that stores more than its part", head_dim=256, rotary_dim=256, pool_dtype=E4M3FNUZ),
+    Case("slots_of_each_layer", "one layer's slots used for another", layers=3, slots_per_layer=True),
+    Case("holes_of_each_layer", "a hole of one layer that skips all", layers=2, slots_per_layer=True,
+         slots=(-1, 4, -3, 9, 12, 300), commit_lens=(2, 3)),
     Case("slot_beyond_pool", "a wild write on a device", slots=(1, NUM_SLOTS, 2, FAR, 3, 4), breaks_contract=True),
     Case("position_beyond_table", "a wild read on a device", positions=(0, FAR, NUM_POSITIONS, -1, -FAR, 5),
          breaks_contract=True),
@@ -134,8 +160,11 @@ def problem(case: Case, device: str = "cpu") -> Problem:
         is_neox=case.is_neox,
         eps=case.eps,
         kv_dtype=case.dtype,
-        pool_dtype=case.dtype,
+        pool_dtype=case.pool_dtype or case.dtype,
         cos_sin_dtype=case.cos_sin_dtype,
+        k_scales=case.scales[0::2] or None,
+        v_scales=case.scales[1::2] or None,
+        slots_per_layer=case.slots_per_layer,
     )
     storages, k_pools, v_pools = _pools(case, generator, device)
     scales = torch.tensor(case.layer_norm_scales or (1.0,) * case.layers)
@@ -145,7 +174,9 @@ def problem(case: Case, device: str = "cpu") -> Problem:
     tables = ContextKVTables(k_pools, v_pools, multipliers.to(device), cos_sin.to(device))
 
     positions = case.positions or tuple(17 * token % NUM_POSITIONS for token in range(case.tokens))
-    slots = case.slots or tuple(range(3, 3 + case.tokens))
+    slots = torch.tensor(case.slots or tuple(range(3, 3 + case.tokens)), dtype=torch.int64, device=device)
+    if case.slots_per_layer:
+        slots = slots + torch.arange(case.layers, device=device)[:, None]
     commit_lens = torch.tensor(case.commit_lens, dtype=case.commit_dtype, device=device) if case.commit_lens else None
     return Problem(
         spec,
@@ -153,7 +184,7 @@ def problem(case: Case, device: str = "cpu") -> Problem:
         storages,
         _kv(case, generator).to(device),
         torch.tensor(positions, dtype=torch.int64, device=device),
-        torch.tensor(slots, dtype=torch.int64, device=device),
+        slots,
         commit_lens,
     )
 
@@ -161,12 +192,15 @@ def problem(case: Case, device: str = "cpu") -> Problem:
 def _pools(case: Case, generator: torch.Generator, device: str):
     """Allocations full of random bits (NaNs included), so that any byte that changes shows."""
     row = case.heads * case.head_dim
+    dtype = case.pool_dtype or case.dtype
+    words = torch.int16 if dtype.itemsize > 1 else torch.int8
+    limit = torch.iinfo(words).max + 1
     storages, pools = [], []
     for layer in range(case.layers):
         for padding in case.pool_padding:
-            shape = (NUM_SLOTS, row + padding * (layer + 1), case.dtype.itemsize // 2)
-            bits = torch.randint(-(2**15), 2**15, shape, generator=generator, dtype=torch.int16)
-            storages.append(bits.to(device).view(case.dtype)[..., 0])
+            shape = (NUM_SLOTS, row + padding * (layer + 1), dtype.itemsize // words.itemsize)
+            bits = torch.randint(-limit, limit, shape, generator=generator, dtype=words)
+            storages.append(bits.to(device).view(dtype)[..., 0])
             pools.append(storages[-1][:, :row].unflatten(1, (case.heads, case.head_dim)))
     return tuple(storages), tuple(pools[0::2]), tuple(pools[1::2])
 
@@ -180,6 +214,10 @@ def _kv(case: Case, generator: torch.Generator) -> torch.Tensor:
     if case.values == "subnormal":
         # The smallest normal bf16 is 1.18e-38; with eps = 1 the norm leaves the size of K as it is.
         values *= 4e-39
+    if case.values == "large":
+        values *= 1e3
+    if case.values == "rounds_to_zero":
+        values *= 1e-4
     kv = values.to(case.dtype)[:, :length].unflatten(1, shape)
     if case.values == "not_finite":
         kv[1, 0, :, 0, 5] = float("nan")

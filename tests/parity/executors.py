@@ -18,7 +18,10 @@ import torch
 
 from sglang_dspark import platforms
 from sglang_dspark.ops import context_kv
+from sglang_dspark.ops.context_kv import gpu_writer, host_backend
 from sglang_dspark.ops.context_kv.torch_backend import TorchWriter
+from sglang_dspark.ops.native import driver, toolchain
+from tests.unit.ops.native import stand_in_driver
 
 from .cases import Case, problem
 
@@ -28,19 +31,52 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 @dataclass(frozen=True)
 class Executor:
-    """One way of running one backend. ``missing`` says why it cannot run here, empty when it can."""
+    """One way of running one backend.
+
+    ``missing`` says why it cannot run here, empty when it can; ``covers`` says which cases the backend does not refuse.
+    """
 
     name: str
     run: Callable[[Case], list[torch.Tensor]]
+    covers: Callable[[Case], bool]
     missing: str = ""
     raises_on_broken_contract: bool = False
 
 
-def _on_cpu(case: Case) -> list[torch.Tensor]:
-    given = problem(case)
-    choice = context_kv.choose(platforms.describe("cpu", "cpu"), given.spec, given.tables, "torch")
-    choice.run(*given.rows())
-    return list(given.storages)
+def plain(case: Case) -> bool:
+    """What torch and Triton cover: a copy into a pool of kv's type, with one slot for all layers."""
+    return case.pool_dtype is None and not case.slots_per_layer
+
+
+def native(case: Case) -> bool:
+    """What the compiled kernels cover."""
+    return case.dtype == torch.bfloat16 and case.head_dim in (64, 128, 256) and case.rotary_dim % 16 == 0
+
+
+def native_gpu(case: Case) -> bool:
+    """What they cover on a GPU: there, rows of a pool are reached by 16-byte accesses."""
+    return native(case) and all(padding % 8 == 0 for padding in case.pool_padding)
+
+
+def _on_cpu(backend: str) -> Callable[[Case], list[torch.Tensor]]:
+    def run(case: Case) -> list[torch.Tensor]:
+        given = problem(case)
+        choice = context_kv.choose(platforms.describe("cpu", "cpu"), given.spec, given.tables, backend)
+        choice.run(*given.rows())
+        return list(given.storages)
+
+    return run
+
+
+def _through_stand_in_driver(api: driver.Api) -> Callable[[Case], list[torch.Tensor]]:
+    def run(case: Case) -> list[torch.Tensor]:
+        given = problem(case)
+        opened = stand_in_driver.open_driver(api)
+        image = stand_in_driver.image()
+        gpu_writer.bind(given.spec, given.tables, image, opened, stand_in_driver.stream)(*given.rows())
+        return list(given.storages)
+
+    return run
 
 
 def _device_path_on_cpu(case: Case) -> list[torch.Tensor]:
@@ -92,13 +128,33 @@ class TritonInterpreter:
 
 
 INTERPRETER = TritonInterpreter()
+
+
+def host_backend_missing() -> str:
+    """Why the host backend cannot run here."""
+    try:
+        host_backend.library()
+    except toolchain.NotBuilt as reason:
+        return str(reason)
+    return ""
+
+
 NO_GPU = "" if HAS_GPU else "no GPU"
 NO_TRITON = "" if HAS_TRITON else "triton is not installed"
 
+NO_COMPILER = host_backend_missing()
+NO_CUDA = "" if HAS_GPU and torch.version.hip is None else "no NVIDIA GPU"
+NO_ROCM = "" if HAS_GPU and torch.version.hip is not None else "no AMD GPU"
+
 EXECUTORS = (
-    Executor("context_kv/torch/cpu", _on_cpu, raises_on_broken_contract=True),
-    Executor("context_kv/torch/device-path-on-cpu", _device_path_on_cpu),
-    Executor("context_kv/triton/interpreter", INTERPRETER.run, NO_TRITON),
-    Executor("context_kv/torch/gpu", _on_gpu("torch"), NO_GPU),
-    Executor("context_kv/triton/gpu", _on_gpu("triton"), NO_GPU or NO_TRITON),
+    Executor("context_kv/torch/cpu", _on_cpu("torch"), plain, raises_on_broken_contract=True),
+    Executor("context_kv/torch/device-path-on-cpu", _device_path_on_cpu, plain),
+    Executor("context_kv/triton/interpreter", INTERPRETER.run, plain, NO_TRITON),
+    Executor("context_kv/host/cpu", _on_cpu("host"), native, NO_COMPILER, raises_on_broken_contract=True),
+    Executor("context_kv/hip/stand-in-driver", _through_stand_in_driver(driver.HIP), native_gpu, NO_COMPILER),
+    Executor("context_kv/cuda/stand-in-driver", _through_stand_in_driver(driver.CUDA), native_gpu, NO_COMPILER),
+    Executor("context_kv/torch/gpu", _on_gpu("torch"), plain, NO_GPU),
+    Executor("context_kv/triton/gpu", _on_gpu("triton"), plain, NO_GPU or NO_TRITON),
+    Executor("context_kv/hip/gpu", _on_gpu("hip"), native_gpu, NO_ROCM),
+    Executor("context_kv/cuda/gpu", _on_gpu("cuda"), native_gpu, NO_CUDA),
 )

@@ -25,24 +25,25 @@ def write(
     tables: ContextKVTables,
     kv: torch.Tensor,  # [T, L, 2, H, D] kv_dtype
     positions: torch.Tensor,  # [T] int64
-    slots: torch.Tensor,  # [T] int64
+    slots: torch.Tensor,  # [T] int64, or [L, T] with slots per layer
     commit_lens: torch.Tensor | None = None,  # [B] int32 or int64, T = B * W
 ) -> None:
     """Write K and V of every layer into the pools, in place. Every byte of a slot that is not written stays."""
     check_rows(spec, tables.cos_sin.device, kv, positions, slots, commit_lens)
     width = kv.shape[0] // commit_lens.shape[0] if commit_lens is not None and kv.shape[0] else 0
     for token in range(kv.shape[0]):
-        slot, position = int(slots[token]), int(positions[token])
-        if slot < 0:
-            continue
         if commit_lens is not None and token % width >= int(commit_lens[token // width]):
             continue
-        if slot >= tables.num_slots:
-            raise IndexError(f"context_kv: row {token} asks for slot {slot}, the pools have {tables.num_slots}")
-        if not 0 <= position < tables.num_positions:
-            raise IndexError(f"context_kv: row {token} asks for position {position} of {tables.num_positions}")
-        cos, sin = tables.cos_sin[position].float().chunk(2)
+        position = int(positions[token])
         for layer in range(spec.num_layers):
+            slot = int(slots[layer, token] if spec.slots_per_layer else slots[token])
+            if slot < 0:
+                continue
+            if slot >= tables.num_slots:
+                raise IndexError(f"context_kv: row {token} asks for slot {slot}, the pools have {tables.num_slots}")
+            if not 0 <= position < tables.num_positions:
+                raise IndexError(f"context_kv: row {token} asks for position {position} of {tables.num_positions}")
+            cos, sin = tables.cos_sin[position].float().chunk(2)
             k = normalise(kv[token, layer, 0], tables.norm_multipliers[layer], spec.eps)
             k = rotate(k, cos, sin, spec.is_neox)
             k_scale = spec.k_scales[layer] if spec.k_scales else 1.0

@@ -12,7 +12,7 @@ def check_rows(
     device: torch.device,
     kv: torch.Tensor,  # [T, L, 2, H, D] kv_dtype
     positions: torch.Tensor,  # [T] int64
-    slots: torch.Tensor,  # [T] int64
+    slots: torch.Tensor,  # [T] int64, or [L, T] with slots per layer
     commit_lens: torch.Tensor | None,  # [B] int32 or int64, T = B * W
 ) -> None:
     """Raise ValueError on a broken contract. Reads shapes, types and strides only: nothing waits for the device."""
@@ -20,7 +20,7 @@ def check_rows(
     kv_shape = (tokens, spec.num_layers, 2, spec.num_kv_heads, spec.head_dim)
     check_tensor("kv", kv, kv_shape, spec.kv_dtype, device)
     _check_vector("positions", positions, tokens, device, (torch.int64,))
-    _check_vector("slots", slots, tokens, device, (torch.int64,))
+    _check_vector("slots", slots, tokens, device, (torch.int64,), spec.num_layers if spec.slots_per_layer else None)
     if commit_lens is None:
         return
     _check_vector("commit_lens", commit_lens, None, device, (torch.int32, torch.int64))
@@ -47,12 +47,13 @@ def written_rows(
 
 def _check_vector(
     name: str,
-    tensor: torch.Tensor,  # [length]
+    tensor: torch.Tensor,  # [length], or [layers, length]
     length: int | None,
     device: torch.device,
     dtypes: tuple[torch.dtype, ...],
+    layers: int | None = None,
 ) -> None:
     dtype = tensor.dtype if tensor.dtype in dtypes else dtypes[0]
-    check_tensor(name, tensor, (length,), dtype, device)
-    if not tensor.is_contiguous():
-        raise ValueError(f"context_kv {name}: expected a contiguous vector, found stride {tensor.stride(0)}: copy it")
+    check_tensor(name, tensor, (length,) if layers is None else (layers, length), dtype, device)
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        raise ValueError(f"context_kv {name}: expected a contiguous vector, found stride {tensor.stride(-1)}: copy it")

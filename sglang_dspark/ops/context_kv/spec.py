@@ -24,6 +24,7 @@ class ContextKVSpec:
     """The shapes, types and constants of a context KV writer.
 
     ``eps`` is the K norm's; ``is_neox`` says that rotary partners are i and i + R/2 (else 2i and 2i + 1).
+    ``slots_per_layer``: a call's slots are [L, T], since layers with a window of their own keep other rows.
     ``k_scales`` and ``v_scales`` hold one factor a layer for an fp8 pool, which stores value / scale; None means 1.
     """
 
@@ -39,6 +40,7 @@ class ContextKVSpec:
     pool_layout: str = "nhd"
     k_scales: tuple[float, ...] | None = None
     v_scales: tuple[float, ...] | None = None
+    slots_per_layer: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_kv_heads", "head_dim"):
@@ -88,6 +90,8 @@ class ContextKVSpec:
             reasons.append(f"fp8 pool ({self.pool_dtype}) is not covered")
         elif self.pool_dtype != self.kv_dtype:
             reasons.append(f"pool dtype {self.pool_dtype} differs from kv dtype {self.kv_dtype}")
+        if self.slots_per_layer:
+            reasons.append("slots per layer are not covered")
         return reasons
 
 

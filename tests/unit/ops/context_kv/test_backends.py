@@ -28,6 +28,7 @@ NOT_INSTALLED = "triton is not installed"
         ({"pool_dtype": torch.float8_e4m3fn}, "fp8 pool (torch.float8_e4m3fn) is not covered"),
         ({"pool_dtype": torch.float8_e4m3fnuz}, "fp8 pool (torch.float8_e4m3fnuz) is not covered"),
         ({"pool_dtype": torch.float32}, "pool dtype torch.float32 differs from kv dtype torch.bfloat16"),
+        ({"slots_per_layer": True}, "slots per layer are not covered"),
     ],
 )
 def test_refusals_of_a_spec(spec, backend, fields, reason):
@@ -65,7 +66,9 @@ def test_cpu_takes_torch_and_says_why(spec, tables, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     choice = context_kv.choose(CPU, spec, tables)
     assert choice.backend == "torch"
-    assert choice.describe().startswith(f"context_kv=torch (refused: triton: {NEEDS_GPU}")
+    assert choice.describe().startswith("context_kv=torch (refused: hip: needs an AMD GPU | cuda: ")
+    assert f"triton: {NEEDS_GPU}" in choice.describe()
+    assert "host: head_dim 16 is not covered, only 64, 128, 256; rotary_dim 8" in choice.describe()
 
 
 def test_refused_layout_raises_before_its_tables_are_checked(spec):

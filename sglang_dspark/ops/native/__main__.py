@@ -1,0 +1,42 @@
+"""Builds the code objects that travel with the wheel: ``python -m sglang_dspark.ops.native [gfx942 sm_90 ...]``.
+
+Without names, every architecture whose compiler is on this machine. A name whose compiler is missing is an error.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from sglang_dspark.ops.native import code
+from sglang_dspark.ops.native.toolchain import NotBuilt
+
+SOURCE = "context_kv_writer"
+
+
+def main(wanted: list[str]) -> int:
+    """Build, and say what was built; non-zero when something asked for could not be."""
+    known = {arch: tools for tools, archs in code.PREBUILT_ARCHS.items() for arch in archs}
+    if unknown := [arch for arch in wanted if arch not in known]:
+        print(f"unknown architectures: {', '.join(unknown)}; known are {', '.join(known)}", file=sys.stderr)
+        return 2
+    failed = False
+    code.PREBUILT.mkdir(exist_ok=True)
+    for arch in wanted or known:
+        tools = known[arch]
+        target = code.PREBUILT / code.file_name(SOURCE, tools, arch)
+        try:
+            built = code.built(SOURCE, tools, arch)
+        except NotBuilt as reason:
+            print(f"{arch}: not built: {reason}", file=sys.stderr)
+            failed = failed or bool(wanted)
+            continue
+        for older in code.PREBUILT.glob(f"{SOURCE}-{arch}-*"):
+            older.unlink()
+        shutil.copyfile(built, target)
+        print(f"{arch}: {target}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
