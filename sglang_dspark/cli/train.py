@@ -60,6 +60,7 @@ def add_parser(commands: Any) -> None:
     course.add_argument("--accumulate", type=int, default=1, help="micro-batches a step (default: %(default)s)")
     course.add_argument("--anchors", type=int, default=24, help="blocks a sequence (default: %(default)s)")
     course.add_argument("--learning-rate", type=float, default=2e-3, help="highest rate (default: %(default)s)")
+    course.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="muon: for short runs")
     course.add_argument("--seed", type=int, default=0, help="of weights, prompts and batches (default: %(default)s)")
     course.add_argument("--save-every", type=int, default=100, help="steps between states (default: %(default)s)")
     course.add_argument("--stop-after", type=int, help="stop at this step; the same command goes on from there")
@@ -86,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     target = load_teacher(arguments.target)
     draft = _draft(arguments, target)
-    objective = DraftObjective(draft, _features(arguments, target, draft), arguments.batch)
+    cache = _features(arguments, target, draft)
+    objective = DraftObjective(draft, cache, arguments.batch, optimizer=arguments.optimizer)
     step = train(
         objective,
         settings,

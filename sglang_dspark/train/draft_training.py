@@ -16,6 +16,7 @@ from torch import nn
 from sglang_dspark.reference import LossWeights, MiniMaxM3DSparkModel, Ratio, compute_dspark_loss
 from sglang_dspark.train.feature_cache import FeatureCache
 from sglang_dspark.train.metrics import Sums
+from sglang_dspark.train.optimizers import make_optimizers
 from sglang_dspark.train.teachers import Teacher
 
 
@@ -52,6 +53,7 @@ class DraftObjective:
         weights: LossWeights | None = None,
         decay_gamma: float | None = None,
         weight_decay: float = 0.01,
+        optimizer: str = "adamw",
     ) -> None:
         """Prepare the optimizer.
 
@@ -62,6 +64,7 @@ class DraftObjective:
             weights: of the loss's terms.
             decay_gamma: how fast later rows of a block count less; the block size by default.
             weight_decay: of the matrices.
+            optimizer: see `optimizers`.
         """
         asked = (draft.target_layer_ids, draft.config.draft.hidden_size)
         found = (cache.facts.target_layer_ids, cache.facts.hidden_size)
@@ -73,17 +76,16 @@ class DraftObjective:
         self.module = draft
         self._cache, self._batch, self._weights = cache, batch, weights
         self._decay_gamma = decay_gamma or float(draft.block_size)
-        trained = [weight for weight in draft.parameters() if weight.requires_grad]
-        groups = [
-            {"params": [weight for weight in trained if weight.dim() == 2], "weight_decay": weight_decay},
-            {"params": [weight for weight in trained if weight.dim() != 2], "weight_decay": 0.0},
-        ]
-        self.optimizers: Sequence[torch.optim.Optimizer] = (torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.95)),)
+        # The confidence head is one row: Muon would only set its length.
+        self.optimizers: Sequence[torch.optim.Optimizer] = make_optimizers(
+            draft, optimizer, weight_decay, tables=("markov_w", "embed_tokens", "lm_head", "confidence_head")
+        )
         draft_identity = repr(draft.config.draft) + f", {draft.num_anchors} anchors"
+        terms = f"{weights or LossWeights()}, {self._decay_gamma}"
         self.identity: Mapping[str, str] = {
             **cache.identity,
             "draft": draft_identity,
-            "objective": f"{batch} sequences, {weights or LossWeights()}, {self._decay_gamma}, {weight_decay}",
+            "objective": f"{batch} sequences, {terms}, {optimizer}, {weight_decay}",
         }
 
     def loss(self, generator: torch.Generator) -> tuple[torch.Tensor, Sums]:

@@ -1,7 +1,6 @@
 """Teaches the demo target to write: next-token prediction on windows of the training text.
 
-Muon (Jordan et al., 2024) for the matrices, AdamW for tables and norms: on a budget of minutes it gets much further
-than AdamW alone. Matrix products run in bf16 where the machine is quick at it, weights and sums stay float32.
+Matrix products run in bf16 where the machine is quick at it, weights and sums stay float32.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from sglang_dspark.train.metrics import Sums
+from sglang_dspark.train.optimizers import make_optimizers
 from sglang_dspark.train.target_model import TextModel
-
-# Tables and norms learn at this multiple of the matrices' rate.
-_TABLE_RATE = 0.5
 
 
 def encode_texts(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], end: int | None) -> torch.Tensor:  # [N] int32
@@ -45,12 +42,8 @@ class TargetObjective:
             raise ValueError(f"asked for windows of {window} tokens, found {stream.numel()} tokens in all: add text")
         self.module = model
         self._stream, self._batch, self._window = stream, batch, window
-        matrices = [w for n, w in model.named_parameters() if w.dim() == 2 and w.requires_grad and "layers." in n]
-        known = {id(weight) for weight in matrices}
-        others = [w for w in model.parameters() if w.requires_grad and id(w) not in known]
-        self.optimizers: Sequence[torch.optim.Optimizer] = (
-            torch.optim.Muon(matrices, lr=1.0, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=_TABLE_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+        self.optimizers: Sequence[torch.optim.Optimizer] = make_optimizers(
+            model, "muon", weight_decay=0.01, tables=("embed_tokens", "lm_head")
         )
         digest = hashlib.sha256(stream.numpy().tobytes()).hexdigest()[:16]
         self.identity: Mapping[str, str] = {"text": digest, "windows": f"{batch} of {window}"}

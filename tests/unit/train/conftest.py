@@ -58,9 +58,9 @@ def objective(teacher, features_folder):
     return make_objective(teacher, features_folder)
 
 
-def make_objective(teacher, features_folder, seed=1, batch=3):
+def make_objective(teacher, features_folder, seed=1, batch=3, optimizer="adamw"):
     choices = DraftChoices(
         mask_token_id=11, target_layer_ids=LAYERS, layers=1, block_size=4, mlp_width=48, markov_rank=8, num_anchors=5
     )
     draft = new_draft(new_draft_config(teacher.config, choices), teacher, seed)
-    return DraftObjective(draft, FeatureCache(features_folder), batch=batch)
+    return DraftObjective(draft, FeatureCache(features_folder), batch=batch, optimizer=optimizer)

@@ -34,13 +34,24 @@ def same(first, second):
 
 @pytest.mark.parametrize("stops", [[3], [1, 2, 7], [8]])
 def test_resuming_is_bit_exact(whole, teacher, features_folder, tmp_path, stops):
-    """Weights, both moments of AdamW, the step count; with a fresh process's draft (another seed) each time."""
+    """Weights, both moments of AdamW, the step count, the metrics; with a fresh draft and optimizer after each stop."""
     folder = tmp_path / "parts"
     for number, stop in enumerate([*stops, None]):
         torch.rand(number)  # the global generator is somewhere else in every process
         train(make_objective(teacher, features_folder, seed=1), SETTINGS, folder, stop_after=stop)
     assert same(digest_file.load(folder / "state.pt"), whole)
     assert (folder / "metrics.jsonl").read_text() == (tmp_path / "whole" / "metrics.jsonl").read_text()
+
+
+def test_resuming_with_two_optimizers_is_bit_exact(teacher, features_folder, tmp_path):
+    """Muon's momentum and AdamW's moments; catches states that go to the other optimizer."""
+    for folder, stops in (("whole", [None]), ("parts", [3, None])):
+        for stop in stops:
+            objective = make_objective(teacher, features_folder, optimizer="muon")
+            assert len(objective.optimizers) == 2
+            train(objective, SETTINGS, tmp_path / folder, stop_after=stop)
+    states = [digest_file.load(tmp_path / folder / "state.pt") for folder in ("whole", "parts")]
+    assert same(*states)
 
 
 def test_a_crash_between_states_repeats_the_steps_since(whole, teacher, features_folder, tmp_path):
