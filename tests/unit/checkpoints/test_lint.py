@@ -171,6 +171,13 @@ def test_a_draft_without_copies_borrows(tmp_path: Path) -> None:
     assert [found.text for found in findings][-2:] == ["borrowed from the target"] * 2
 
 
+def test_tables_of_other_shapes_are_not_compared_row_by_row(tmp_path: Path) -> None:
+    """Equal bytes where rows happen to lie alike would pass for a copy."""
+    save_file({"a": torch.ones(4, 3), "b": torch.ones(8, 3)}, tmp_path / "x.safetensors")
+    found = read_tensors(tmp_path).tensors
+    assert difference(found["a"], found["b"]) == "shape [4, 3], the target's [8, 3]"
+
+
 def test_one_row_and_no_row(tmp_path: Path) -> None:
     """Sampling divides by the rows between the first and the last."""
     for rows in (0, 1, 2):
