@@ -155,13 +155,19 @@ DSPARK_DEVICE Pair plus_signed(Pair sum, Pair value, float sign) {
 #endif
 }
 
-// `root` and `inverse` are hardware guesses of sqrt(x) and 1 / root, each within one unit in the last place. One Newton
-// step rounds the root correctly, two the reciprocal, for every x from 2^-96 up: a test tries all mantissas with every
-// guess that the hardware may make. Ten instructions, where a compiler's sqrt and division take thirty.
+// `root` and `inverse` are hardware guesses of sqrt(x) and 1 / root, each within one unit in the last place; both are
+// rounded correctly from there, for every x from 2^-96 up. A test tries all mantissas with every guess that the hardware
+// may make. Half the instructions of a compiler's sqrt and division, which also serve subnormal numbers.
 DSPARK_DEVICE float inverse_root_from_guess(float x, float root, float inverse) {
-  const float exact_root = fused(fused(-root, root, x), inverse * 0.5f, root);
-  const float better = fused(fused(-exact_root, inverse, 1.0f), inverse, inverse);
-  return fused(fused(-exact_root, better, 1.0f), better, better);
+  // The root is below r + 1/2 unit when r * (r + 1 unit) >= x: the residuals with both neighbours say which is nearest.
+  const float below = float_of(bits_of(root) - 1u), above = float_of(bits_of(root) + 1u);
+  float exact_root = fused(-below, root, x) <= 0.0f ? below : root;
+  exact_root = fused(-above, root, x) > 0.0f ? above : exact_root;
+  // Two Newton steps. The last factor is a unit up where the residual is positive: 1 / s of the largest mantissa s is a
+  // hair above a tie, and needs it.
+  const float near = fused(fused(-exact_root, inverse, 1.0f), inverse, inverse);
+  const float residual = fused(-exact_root, near, 1.0f);
+  return fused(residual, float_of(bits_of(near) + 1u - (bits_of(residual) >> 31)), near);
 }
 
 DSPARK_DEVICE float inverse_root(float x) {
