@@ -141,7 +141,7 @@ def generate(
         temperature: 0 is greedy.
         block_size: proposals a round; the draft's own block size unless given.
         end_token_ids: generation stops after one of these.
-        generator: of the random draws; torch's global one unless given.
+        generator: of the random draws, on the draft's device; torch's global one unless given.
 
     Raises:
         ValueError: an empty prompt, or a limit below 1.
@@ -153,28 +153,28 @@ def generate(
         )
     model = HuggingFaceTarget(target) if isinstance(target, nn.Module) else target
     sequence, drafter = model.start(draft.target_layer_ids), DraftSession(draft, block_size)
+    device, length = draft.fc.weight.device, len(prompt_ids)
     prompt = sequence.extend(torch.tensor(prompt_ids))
     drafter.append(prompt.features)
-    length = len(prompt_ids)
-    result = Generation([int(sample_tokens(prompt.logits[-1:], temperature, generator))])
+    result = Generation([int(sample_tokens(prompt.logits[-1:].to(device), temperature, generator))])
     while len(result.tokens) < max_new_tokens and result.tokens[-1] not in end_token_ids:
         anchor = result.tokens[-1]
         proposal = drafter.propose(anchor, temperature, generator)
-        tokens = proposal.tokens.cpu()
-        verified = sequence.extend(torch.cat([torch.tensor([anchor]), tokens]))
+        verified = sequence.extend(torch.tensor([anchor, *proposal.tokens.tolist()]))
         count, following = verify_block(
-            probabilities(verified.logits, temperature).unsqueeze(0),
-            probabilities(proposal.logits, temperature).to(verified.logits.device).unsqueeze(0),
-            tokens.to(verified.logits.device).unsqueeze(0),
+            probabilities(verified.logits.to(device), temperature).unsqueeze(0),
+            probabilities(proposal.logits, temperature).unsqueeze(0),
+            proposal.tokens.unsqueeze(0),
             generator,
         )
         kept = int(count)
         length += 1 + kept
         sequence.truncate(length)
         drafter.append(verified.features[: 1 + kept])
+        proposals = tuple(proposal.tokens.tolist())
         confidence = None if proposal.confidence is None else tuple(proposal.confidence.tolist())
-        result.rounds.append(Round(anchor, tuple(tokens.tolist()), kept, confidence))
-        result.tokens.extend(_until_end([*tokens[:kept].tolist(), int(following)], end_token_ids))
+        result.rounds.append(Round(anchor, proposals, kept, confidence))
+        result.tokens.extend(_until_end([*proposals[:kept], int(following)], end_token_ids))
     del result.tokens[max_new_tokens:]
     return result
 

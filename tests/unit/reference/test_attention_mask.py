@@ -8,7 +8,7 @@ from torch.nn.attention.flex_attention import create_mask
 
 from sglang_dspark.reference.attention_mask import dense_mask, flex_mask, masked_attention
 
-ANCHORS = torch.tensor([[0, 3, 9], [2, 5, 0]])
+ANCHORS = torch.tensor([[0, 3, 9], [2, 5, 7]])  # the last is padding, which must see no context wherever it stands
 KEEP = torch.tensor([[True, True, True], [True, True, False]])
 LENGTH, GAMMA = 10, 4
 

@@ -66,6 +66,7 @@ def test_every_term_by_hand(decay) -> None:
     found = compute_dspark_loss(out, decay_gamma=decay)
     for name, wanted in sums.items():
         assert float(getattr(found, name).value) == pytest.approx(wanted / total, rel=1e-6), name
+        assert float(getattr(found, name).denominator) == pytest.approx(total, rel=1e-6), name
     wanted = (0.1 * sums["cross_entropy"] + 0.9 * sums["distance"] + sums["confidence"]) / total
     assert float(found.loss) == pytest.approx(wanted, rel=1e-6)
     assert found.acceptance.numerator.tolist() == pytest.approx(kept)
@@ -113,8 +114,9 @@ def test_what_gets_no_gradient() -> None:
     loss = compute_dspark_loss(out, weights=LossWeights(0.0, 0.0, 1.0)).loss
     gradients = torch.autograd.grad(loss, [target, draft], allow_unused=True)
     assert all(gradient is None or not gradient.any() for gradient in gradients)
-    rows = torch.autograd.grad(compute_dspark_loss(out).loss, draft)[0].abs().sum(-1)
-    assert torch.equal(rows > 0, out.eval_mask)
+    rows, target_rows = torch.autograd.grad(compute_dspark_loss(out).loss, [draft, target], allow_unused=True)
+    assert torch.equal(rows.abs().sum(-1) > 0, out.eval_mask)
+    assert target_rows is None or not target_rows.any()
 
 
 def test_slices_change_nothing(monkeypatch) -> None:
