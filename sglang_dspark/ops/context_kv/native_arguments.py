@@ -89,17 +89,20 @@ def layer_table(spec: ContextKVSpec, tables: ContextKVTables) -> torch.Tensor:
 
 
 def split_inverse(scale: float) -> tuple[float, float]:
-    """1 / scale as two float32, whose sum is 2^24 times closer than one of them; the rest is never 0 nor negative.
+    """1 / scale as two float32: the first rounded down, and what is missing, rounded up and never 0.
 
-    x * inverse + x * rest, with one rounding of the sum, then rounds to fp8 as the rounded quotient does: the quotient
-    of a bf16 value can be as close to a tie of fp8 as float32 allows, but then it is 2^13 times farther from a tie
-    of float32 than this error. A positive rest keeps an infinite x infinite.
+    x * inverse + x * rest, with one rounding of the sum, then rounds to fp8 as the rounded quotient does, for every
+    bf16 x (a test tries them all). The direction matters: a quotient may lie so closely above a tie of float32 that a
+    rest rounded down would meet the tie. A positive rest also keeps an infinite x infinite.
     """
     exact = 1.0 / float32(scale)
     inverse = float32(exact)
     if inverse > exact:
         inverse = torch.nextafter(torch.tensor(inverse), torch.tensor(0.0)).item()
-    return inverse, max(float32(exact - inverse), SMALLEST_NORMAL)
+    rest = float32(exact - inverse)
+    if rest < exact - inverse:
+        rest = torch.nextafter(torch.tensor(rest), torch.tensor(1.0)).item()
+    return inverse, max(rest, SMALLEST_NORMAL)
 
 
 def float32(value: float) -> float:
