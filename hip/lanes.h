@@ -141,6 +141,16 @@ DSPARK_DEVICE void store(uint64_t address, T value) {
 #endif
 }
 
+// The same place as a `load` of `base` and `byte_offset`.
+template <class T>
+DSPARK_DEVICE void store(const void* base, uint32_t byte_offset, T value) {
+#if defined(DSPARK_HOST)
+  memcpy((char*)base + byte_offset, &value, sizeof value);
+#else
+  *(DSPARK_GLOBAL T*)((DSPARK_GLOBAL char*)base + byte_offset) = value;
+#endif
+}
+
 // Compilers sink a load to its first use, here behind the test of whether the row is written, and latencies add up.
 // `loads_stay_above` lets nothing move across it; `keep` makes a value ready where it stands.
 DSPARK_DEVICE void loads_stay_above() {

@@ -36,7 +36,7 @@
 // (position, slot, K, V, 6 of tables) and 3 stores, so 13. None under 8 bytes. At most 64 VGPRs; no spill, LDS, barrier.
 // Three round trips at most: arguments (preloaded here), then rows and positions, then cos and sin.
 #pragma once
-#include "context_kv_writer.h"
+#include "head_row.h"
 
 namespace dspark {
 
@@ -70,78 +70,14 @@ struct QKNormRopeArguments {
 };
 static_assert(sizeof(QKNormRopeArguments) == 152, "native_arguments.py has the same");
 
-// The compiler would take a product apart to make one 64-bit address of it, where an offset of 32 bits is free.
-DSPARK_DEVICE uint32_t settled(uint32_t value) {
-#if defined(DSPARK_AMD)
-  __asm__("" : "+v"(value));
-#endif
-  return value;
-}
-
 struct Query {};     // a group owns a Q row
 struct KeyValue {};  // a group owns a K row and a V row
-
-// x normed and rotated, eight values a lane.
-template <uint32_t D, class Rotary>
-DSPARK_DEVICE void norm_and_rotate(const Words4 (&x)[DSPARK_LANES(D / 8)], const Chunk (&multiplier)[DSPARK_LANES(D / 8)],
-                                   const Chunk (&cos)[DSPARK_LANES(D / 8)], const Chunk (&sin)[DSPARK_LANES(D / 8)],
-                                   float eps, uint32_t rotary_lanes, uint32_t first_lane,
-                                   Words4 (&out)[DSPARK_LANES(D / 8)]) {
-  constexpr uint32_t GROUP = D / 8, LANES = DSPARK_LANES(GROUP);
-  constexpr bool NEOX = Same<Rotary, Neox>::value;
-
-  // The norm.
-  Chunk n[LANES];
-  float square_sum[LANES];
-  DSPARK_EACH_LANE(i, LANES) {
-    n[i] = from_bf16(x[i]);
-    const Pair* pair = n[i].pair;
-    const Pair squares = (pair[0] * pair[0] + pair[1] * pair[1]) + (pair[2] * pair[2] + pair[3] * pair[3]);
-    square_sum[i] = squares.x + squares.y;
-  }
-  group_sum<GROUP>(square_sum);
-  DSPARK_EACH_LANE(i, LANES) {
-    const Pair inverse_rms = both(inverse_root(square_sum[i] * (1.0f / D) + eps));
-    for (int j = 0; j < 4; ++j)
-      n[i].pair[j] = rounded_to_bf16(n[i].pair[j] * inverse_rms * multiplier[i].pair[j]);
-  }
-
-  // The rotation: first * cos - second * sin, and second * cos + first * sin.
-  uint32_t turned[LANES][4];
-  float sign[LANES];
-  DSPARK_EACH_LANE(i, LANES) sign[i] = (first_lane + i) % 2u == 0u ? -1.0f : 1.0f;
-  for (int j = 0; j < 4; ++j) {
-    float first[LANES], second[LANES];
-    DSPARK_EACH_LANE(i, LANES) first[i] = n[i].pair[j].x, second[i] = n[i].pair[j].y;
-    DSPARK_EACH_LANE(i, LANES) {
-      if (NEOX) {
-        const Pair crossed = {neighbour<GROUP>(first, i) * sin[i].pair[j].x,
-                              neighbour<GROUP>(second, i) * sin[i].pair[j].y};
-        turned[i][j] = to_bf16(plus_signed(n[i].pair[j] * cos[i].pair[j], crossed, sign[i]));
-      } else {
-        const float c = j % 2 ? cos[i].pair[j / 2].y : cos[i].pair[j / 2].x;
-        const float s = j % 2 ? sin[i].pair[j / 2].y : sin[i].pair[j / 2].x;
-        turned[i][j] = to_bf16(Pair{first[i] * c, second[i] * c} + Pair{second[i] * -s, first[i] * s});
-      }
-    }
-  }
-  DSPARK_EACH_LANE(i, LANES) {
-    Words4 rotated = {turned[i][0], turned[i][1], turned[i][2], turned[i][3]};
-    keep(rotated);  // a choice by lane, not a branch around the rotation
-    const bool rotates = first_lane + i < rotary_lanes;
-    out[i] = {rotates ? rotated.x : to_bf16_exact(n[i].pair[0]), rotates ? rotated.y : to_bf16_exact(n[i].pair[1]),
-              rotates ? rotated.z : to_bf16_exact(n[i].pair[2]), rotates ? rotated.w : to_bf16_exact(n[i].pair[3])};
-    keep(out[i]);
-  }
-}
 
 template <uint32_t D, class Rotary, class CosSin, class Pool, class Role>
 DSPARK_DEVICE void finish_row(const QKNormRopeArguments& a, uint32_t row_or_past, uint32_t first_lane) {
   constexpr uint32_t GROUP = D / 8, LANES = DSPARK_LANES(GROUP);
-  constexpr bool NEOX = Same<Rotary, Neox>::value, STORES = Same<Role, KeyValue>::value;
-  constexpr bool FP8 = !Same<Pool, Bf16>::value;
-  constexpr uint32_t PAIRS = NEOX ? 8 : 4;  // rotary pairs that a lane takes part in
-  constexpr uint32_t TABLE_BYTES = Same<CosSin, Float32>::value ? 4u : 2u, POOL_BYTES = FP8 ? 1u : 2u;
+  constexpr bool STORES = Same<Role, KeyValue>::value, FP8 = !Same<Pool, Bf16>::value;
+  constexpr uint32_t POOL_BYTES = FP8 ? 1u : 2u;
 
   // A group past the end repeats the last row and stores nothing: no load waits for a branch on the arguments.
   const uint32_t last_row = STORES ? a.last_kv_row : a.last_q_row;
@@ -157,9 +93,7 @@ DSPARK_DEVICE void finish_row(const QKNormRopeArguments& a, uint32_t row_or_past
   Words4 x[LANES], v[LANES];
   Chunk multiplier[LANES], cos[LANES], sin[LANES];
   DSPARK_EACH_LANE(i, LANES) {
-    const uint32_t lane = first_lane + i;
-    const uint32_t paired = lane / 2u + (mask_of_bit(lane, 0) & a.rotary_lanes / 2u);
-    chunk[i] = NEOX && lane < a.rotary_lanes ? paired : lane;
+    chunk[i] = chunk_of_lane<Rotary>(first_lane + i, a.rotary_lanes);
     place_in_qkv[i] = token * a.qkv_token_bytes + in_token + chunk[i] * 16u;
     x[i] = load<Words4>(a.qkv, place_in_qkv[i]);
     if (STORES) v[i] = load<Words4>(a.qkv, place_in_qkv[i] + heads * (D * 2u));
@@ -170,12 +104,8 @@ DSPARK_DEVICE void finish_row(const QKNormRopeArguments& a, uint32_t row_or_past
 
   const uint32_t position = clamped_position(position_words.x, position_words.y, a.last_position);
   DSPARK_EACH_LANE(i, LANES) {
-    // Lanes that do not rotate read the first chunk, to stay inside the table.
-    const uint32_t lane = first_lane + i;
-    const uint32_t place = lane < a.rotary_lanes ? (NEOX ? lane / 2u : lane) : 0u;
-    const uint32_t offset = position * a.cos_sin_row_bytes + place * (PAIRS * TABLE_BYTES);
-    load_values<CosSin, PAIRS>(cos[i], a.cos_sin, offset);
-    load_values<CosSin, PAIRS>(sin[i], a.cos_sin, offset + a.rotary_lanes * (4u * TABLE_BYTES));
+    load_cos_sin<Rotary, CosSin>(cos[i], sin[i], a.cos_sin, position * a.cos_sin_row_bytes, first_lane + i,
+                                 a.rotary_lanes);
   }
   loads_stay_above();
   uint64_t k_pool = a.k_pool, v_pool = a.v_pool;
@@ -188,7 +118,7 @@ DSPARK_DEVICE void finish_row(const QKNormRopeArguments& a, uint32_t row_or_past
   const bool exists = row_or_past <= last_row, stored = (slot.y == 0u) & (slot.x < a.num_slots);
   DSPARK_EACH_LANE(i, LANES) {
     if (!exists) continue;
-    store((uint64_t)a.qkv + place_in_qkv[i], out[i]);
+    store(a.qkv, settled(place_in_qkv[i]), out[i]);
     if (STORES && stored) {
       const uint32_t place = (head * D + chunk[i] * 8u) * POOL_BYTES;
       store_chunk<Pool>(k_pool + (uint64_t)slot.x * k_row_bytes + place, out[i], a.k_inverse_scale,
