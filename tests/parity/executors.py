@@ -21,8 +21,10 @@ from sglang_dspark.ops import context_kv
 from sglang_dspark.ops.context_kv import gpu_writer, host_backend
 from sglang_dspark.ops.context_kv.torch_backend import TorchWriter
 from sglang_dspark.ops.native import driver, toolchain
+from tests.amdgcn.chip import CHIPS
 from tests.unit.ops.native import stand_in_driver
 
+from . import emulated
 from .cases import Case, problem
 
 HAS_GPU = torch.cuda.is_available()
@@ -153,6 +155,10 @@ EXECUTORS = (
     Executor("context_kv/host/cpu", _on_cpu("host"), native, NO_COMPILER, raises_on_broken_contract=True),
     Executor("context_kv/hip/stand-in-driver", _through_stand_in_driver(driver.HIP), native_gpu, NO_COMPILER),
     Executor("context_kv/cuda/stand-in-driver", _through_stand_in_driver(driver.CUDA), native_gpu, NO_COMPILER),
+    *(
+        Executor(f"context_kv/hip/{arch}-emulated", emulated.executor(chip), native_gpu, emulated.missing(arch))
+        for arch, chip in CHIPS.items()
+    ),
     Executor("context_kv/torch/gpu", _on_gpu("torch"), plain, NO_GPU),
     Executor("context_kv/triton/gpu", _on_gpu("triton"), plain, NO_GPU or NO_TRITON),
     Executor("context_kv/hip/gpu", _on_gpu("hip"), native_gpu, NO_ROCM),
