@@ -18,6 +18,12 @@ TOLERANCE = 0.02
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 
+def sampled_rows(num_rows: int) -> list[int]:
+    """The rows of a table of `num_rows` that are compared."""
+    count = min(SAMPLED_ROWS, num_rows)
+    return [i * (num_rows - 1) // max(count - 1, 1) for i in range(count)]
+
+
 def difference(copy: StoredTensor, original: StoredTensor) -> str | None:
     """What tells a draft's copy from the target's table, by sampled rows; None when nothing does.
 
@@ -38,12 +44,11 @@ def difference(copy: StoredTensor, original: StoredTensor) -> str | None:
 
 
 def _rows(table: StoredTensor) -> list[bytes]:
-    count, last = min(SAMPLED_ROWS, table.shape[0]), table.shape[0] - 1
     row_bytes = table.size_bytes // max(table.shape[0], 1)
     rows = []
     with table.file.open("rb") as file:
-        for i in range(count):
-            file.seek(table.start + (i * last // max(count - 1, 1)) * row_bytes)
+        for row in sampled_rows(table.shape[0]):
+            file.seek(table.start + row * row_bytes)
             rows.append(file.read(row_bytes))
     return rows
 

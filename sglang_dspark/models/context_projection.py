@@ -24,17 +24,17 @@ class ContextProjection:
         self._row = (len(self._attentions), 2, first.num_kv_heads, first.head_dim)
         self._weight = self._stacked_weight()  # [L * 2 * H * D, hidden] or None
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the rows, which the K norms share whatever the projections are stored in."""
-        return self._attentions[0].k_norm.weight.dtype
-
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:  # [T, hidden] -> [T, L, 2, H, D]
         """Project the rows."""
         if self._weight is not None:
             return F.linear(hidden, self._weight).view(-1, *self._row)
         halves = [half for attention in self._attentions for half in attention.kv_proj_only(hidden)]
         return torch.stack(halves, dim=1).view(-1, *self._row)
+
+    def refresh(self) -> None:
+        """Take over the projections' new weights, in place: captured graphs keep the stacked one."""
+        if self._weight is not None:
+            self._weight.copy_(self._stacked_weight())
 
     def _stacked_weight(self) -> torch.Tensor | None:
         rows = []

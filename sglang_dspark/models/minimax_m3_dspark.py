@@ -22,15 +22,18 @@ from sglang_dspark import platforms
 from sglang_dspark.checkpoints import Accounting, CheckpointError, DraftConfig, parse_draft_config
 from sglang_dspark.checkpoints.tensors import SHARED_WITH_TARGET
 from sglang_dspark.models.context_projection import ContextProjection
+from sglang_dspark.models.pool_facts import PoolFacts
+from sglang_dspark.models.query_path import FusedQueryPath
 from sglang_dspark.models.shared_tables import SharedTable
-from sglang_dspark.ops import context_kv
-from sglang_dspark.ops.dispatch import AUTO, NoBackend
+from sglang_dspark.ops import context_kv, qk_norm_rope
+from sglang_dspark.ops.dispatch import AUTO, Choice, NoBackend
 from sglang_dspark.serving.hf_config import source_layout
 
 logger = logging.getLogger(__name__)
 
-# Names the writer's backend instead of the platform's first choice; a named one never falls back.
-BACKEND_VARIABLE = "SGLANG_DSPARK_CONTEXT_KV"
+# Each names an op's backend instead of the platform's first choice; a named one never falls back.
+CONTEXT_KV_VARIABLE = "SGLANG_DSPARK_CONTEXT_KV"
+QUERY_VARIABLE = "SGLANG_DSPARK_QK_NORM_ROPE"
 
 # (part of a canonical name, the fused parameter's, shard)
 _FUSED = (
@@ -68,6 +71,7 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
             # SGLang builds the head from the verify mode alone. Compact verify then says that it needs one.
             self.confidence_head = None
         self._shared_tables: list[SharedTable] = []
+        self._pool_facts: PoolFacts | None = None
         self._project_context: ContextProjection | None = None
         self._write_context: Callable[..., None] | None = None
         self._bound_pool: Any = None
@@ -84,8 +88,8 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
         parameters = dict(self.named_parameters())
         accounting = Accounting(self.draft_config)
         self._shared_tables = []
-        # Both hold what they were built from.
-        self._project_context = self._bound_pool = None
+        # What SGLang's own context write, where ours is refused, has kept of the old weights.
+        self._mxfp8_ctx_kv_cache, self._fused_kv_write_cache = False, None
         loaded = set()
         for raw_name, weight in weights:
             name = accounting.add(raw_name, tuple(weight.shape))
@@ -97,6 +101,9 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
                 self._shared_tables.append(SharedTable(raw_name, weight))
         if problems := accounting.finish():
             raise CheckpointError(self.where, problems)
+        if self._pool_facts is not None and self._project_context is not None:
+            self._pool_facts.refresh()
+            self._project_context.refresh()
         return loaded
 
     def attach_shared_modules(self, *, embed_tokens: torch.nn.Module, lm_head: torch.nn.Module) -> None:
@@ -111,54 +118,30 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
             raise CheckpointError(self.where, problems)
         super().attach_shared_modules(embed_tokens=embed_tokens, lm_head=lm_head)
 
-    def bind_context_kv(self, pool: Any) -> str:
-        """Choose the context KV writer for a pool; once, before graph capture.
+    def bind_pool(self, pool: Any) -> str:
+        """Choose the ops that write a pool, and bind them to it; once, before graph capture.
 
         Returns:
-            A description for the log: the backend, and why others were refused.
+            A description for the log: each op's backend, and why others were refused.
 
         Raises:
-            NoBackend: the backend that was asked for by name does not cover this pool or model.
+            NoBackend: a backend that was asked for by name does not cover this pool or model.
         """
-        self._project_context = ContextProjection([layer.self_attn for layer in self.layers])
-        self._bound_pool = pool
-        requested = os.environ.get(BACKEND_VARIABLE, AUTO)
-        spec, tables = self._context_kv_facts(pool)
-        try:
-            choice = context_kv.choose(platforms.current(), spec, tables, requested)
-        except NoBackend as refusal:
-            if requested != AUTO:
-                raise
-            self._write_context = None
-            logger.warning("sglang-dspark: %s. SGLang's own context write is used.", refusal)
-            return "context_kv=SGLang's own"
-        self._write_context = choice.run
-        return choice.describe()
-
-    def _context_kv_facts(self, pool: Any) -> tuple[context_kv.ContextKVSpec, context_kv.ContextKVTables]:
         attentions = [layer.self_attn for layer in self.layers]
-        first = attentions[0]
-        rotary = first.rotary_emb
-        layer_ids = [attention.attn.layer_id for attention in attentions]
-        k_pools = tuple(pool.get_key_buffer(i) for i in layer_ids)
-        v_pools = tuple(pool.get_value_buffer(i) for i in layer_ids)
-        fp8 = k_pools[0].element_size() == 1
-        spec = context_kv.ContextKVSpec(
-            num_layers=len(attentions),
-            num_kv_heads=first.num_kv_heads,
-            head_dim=first.head_dim,
-            rotary_dim=rotary.rotary_dim,
-            is_neox=rotary.is_neox_style,
-            eps=first.k_norm.variance_epsilon,
-            kv_dtype=self._project_context.dtype,
-            pool_dtype=k_pools[0].dtype,
-            cos_sin_dtype=rotary.cos_sin_cache.dtype,
-            k_scales=tuple(attention.attn.k_scale_float or 1.0 for attention in attentions) if fp8 else None,
-            v_scales=tuple(attention.attn.v_scale_float or 1.0 for attention in attentions) if fp8 else None,
+        facts = self._pool_facts = PoolFacts(attentions, pool)
+        self._project_context = ContextProjection(attentions)
+        self._bound_pool = pool
+        written = _choose(context_kv.choose, *facts.context_kv(), CONTEXT_KV_VARIABLE)
+        self._write_context = None if written is None else written.run
+        queries = [_choose(qk_norm_rope.choose, *facts.qk_norm_rope(i), QUERY_VARIABLE) for i in range(len(attentions))]
+        for attention, query in zip(attentions, queries, strict=True):
+            attention.__dict__.pop("forward", None)  # an earlier pool's
+            if query is not None:
+                attention.forward = FusedQueryPath(attention, query.run)
+        return ", ".join(
+            f"{op}=SGLang's own" if choice is None else choice.describe()
+            for op, choice in (("context_kv", written), ("qk_norm_rope", queries[0]))
         )
-        multipliers = torch.stack([1.0 + attention.k_norm.weight.detach().float() for attention in attentions])
-        tables = context_kv.ContextKVTables(k_pools, v_pools, multipliers, rotary.cos_sin_cache)
-        return spec, tables
 
     def write_target_hidden_kv(
         self,
@@ -173,7 +156,7 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
     ) -> None:
         """Write the context K/V of target hidden states into the draft's pool, every layer at once."""
         if pool is not self._bound_pool:
-            self.bind_context_kv(pool)
+            self.bind_pool(pool)
         if self._write_context is None:
             super().write_target_hidden_kv(
                 target_hidden=target_hidden,
@@ -191,6 +174,18 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
             self._write_context(kv, positions, cache_loc_2d.reshape(-1), commit_lens)
         else:
             self._write_context(kv, positions, cache_loc)
+
+
+def _choose(choose: Callable[..., Choice], spec: Any, tables: Any, variable: str) -> Choice | None:
+    """The op's backend for this platform; None where all refuse and none was asked for by name."""
+    requested = os.environ.get(variable, AUTO)
+    try:
+        return choose(platforms.current(), spec, tables, requested)
+    except NoBackend as refusal:
+        if requested != AUTO:
+            raise
+        logger.warning("sglang-dspark: %s. SGLang's own code is used.", refusal)
+        return None
 
 
 def _load(parameters: dict[str, torch.nn.Parameter], name: str, weight: torch.Tensor) -> str:

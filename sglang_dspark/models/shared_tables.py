@@ -11,11 +11,9 @@ import logging
 
 import torch
 
-logger = logging.getLogger(__name__)
+from sglang_dspark.checkpoints.tables import TOLERANCE, sampled_rows
 
-_SAMPLED_ROWS = 64
-# The copies may have been saved in another dtype than the target is served in.
-_TOLERANCE = 0.02
+logger = logging.getLogger(__name__)
 
 
 class SharedTable:
@@ -24,9 +22,7 @@ class SharedTable:
     def __init__(self, name: str, table: torch.Tensor) -> None:  # [vocab, hidden]
         """Keep the rows, on the CPU."""
         self.name = name
-        count = min(_SAMPLED_ROWS, table.shape[0])
-        # Whole numbers throughout: SGLang loads under a default dtype of bf16, which cannot count to 512.
-        self.ids = torch.arange(count) * (table.shape[0] - 1) // max(count - 1, 1)
+        self.ids = torch.tensor(sampled_rows(table.shape[0]), dtype=torch.int64)
         self.rows = table[self.ids].to("cpu", torch.float32)
 
     def problem_with(self, module: torch.nn.Module) -> str | None:
@@ -47,7 +43,7 @@ class SharedTable:
             return None
         theirs = weight[(self.ids[here] - start).to(weight.device)].to("cpu", torch.float32)
         distance = float((theirs - self.rows[here]).norm() / self.rows[here].norm().clamp(min=1e-12))
-        if distance <= _TOLERANCE:
+        if distance <= TOLERANCE:
             return None
         return (
             f"tensor {self.name}: asked for a copy of the target's (AutoModel freezes it), found one that differs by "

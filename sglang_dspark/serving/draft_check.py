@@ -19,9 +19,8 @@ from sglang_dspark.checkpoints import (
     read_config,
     read_tensor_shapes,
 )
+from sglang_dspark.checkpoints.target import TARGET_ARCHITECTURES
 from sglang_dspark.checkpoints.tensors import account
-
-TARGET_ARCHITECTURES = ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration")
 
 
 def is_ours(target_config: PretrainedConfig) -> bool:

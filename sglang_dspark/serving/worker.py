@@ -43,7 +43,7 @@ class DSparkWorker(DSparkWorkerV2):
         if not self._hosts_draft:
             return
         if self._serves_our_draft:
-            writer = self.draft_model.bind_context_kv(self.draft_model_runner.token_to_kv_pool)
+            writer = self.draft_model.bind_pool(self.draft_model_runner.token_to_kv_pool)
         else:
             writer = f"SGLang's own (the draft is a {type(self.draft_model).__name__}, not a MiniMax-M3 DSpark draft)"
         if get_parallel().tp_rank == 0:

@@ -61,11 +61,13 @@ def test_a_bias_in_one_layer_is_not_lost(monkeypatch) -> None:
     torch.testing.assert_close(ContextProjection(attentions)(hidden), expected(attentions, hidden))
 
 
-def test_dtype_is_that_of_the_rows_and_not_of_packed_weights() -> None:
-    """fp8 projections give bf16 rows: taken from the weight, the writer would be bound to fp8 rows."""
-    packed = attention(1)
-    packed.qkv_proj.weight = packed.qkv_proj.weight.to(torch.float8_e4m3fn)
-    packed.k_norm.weight = packed.k_norm.weight.bfloat16()
-    project = object.__new__(ContextProjection)
-    project._attentions = [packed]
-    assert project.dtype == torch.bfloat16
+def test_new_weights_go_into_the_stacked_one() -> None:
+    """A captured graph holds the stacked weight's address: it is overwritten, not replaced."""
+    attentions, hidden = [attention(1), attention(2)], torch.randn(3, HIDDEN)
+    project = ContextProjection(attentions)
+    before = project._weight
+    for each in attentions:
+        each.qkv_proj.weight.data.mul_(3)
+    project.refresh()
+    assert project._weight is before
+    torch.testing.assert_close(project(hidden), expected(attentions, hidden))

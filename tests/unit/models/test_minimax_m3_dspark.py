@@ -14,7 +14,7 @@ from sglang_dspark.checkpoints import CheckpointError, expected_shapes, parse_dr
 from sglang_dspark.checkpoints.tensors import released_name
 from sglang_dspark.models import minimax_m3, minimax_m3_dspark
 from sglang_dspark.models.minimax_m3 import MiniMaxM3SparseForCausalLM
-from sglang_dspark.models.minimax_m3_dspark import BACKEND_VARIABLE, DSparkMiniMaxDraftModel
+from sglang_dspark.models.minimax_m3_dspark import CONTEXT_KV_VARIABLE, DSparkMiniMaxDraftModel
 from sglang_dspark.ops.dispatch import NoBackend
 from tests.unit.checkpoints.drafts import automodel, released
 
@@ -269,13 +269,38 @@ def test_the_writer_is_bound_once_a_pool(build) -> None:
     memory."""
     model = loaded_model(build, torch.float32)
     first, second = Pool(torch.float32), Pool(torch.float32)
-    assert model.bind_context_kv(first).startswith("context_kv=torch")
+    assert model.bind_pool(first).startswith("context_kv=torch")
     bound = model._write_context
     model.write_target_hidden_kv(pool=first, **rows("features", torch.float32))
     assert model._write_context is bound
     model.write_target_hidden_kv(pool=second, **rows("features", torch.float32))
     assert model._write_context is not bound
     assert (second.keys[0] != 7.0).any()
+
+
+def test_every_layer_s_query_path_is_bound_to_its_own_pool(build) -> None:
+    """Bound to another layer's pool, the block's K and V would go where nobody reads them."""
+    model = loaded_model(build, torch.float32)
+    pool = Pool(torch.float32)
+    assert "qk_norm_rope=torch" in model.bind_pool(pool)
+    for layer in model.layers:
+        attention = layer.self_attn
+        tables = attention.forward._run.tables
+        assert tables.k_pool is pool.keys[attention.attn.layer_id]
+        assert tables.v_pool is pool.values[attention.attn.layer_id]
+        torch.testing.assert_close(tables.q_norm_multipliers, 1 + attention.q_norm.weight.float())
+        torch.testing.assert_close(tables.k_norm_multipliers, 1 + attention.k_norm.weight.float())
+
+
+def test_new_norms_reach_the_bound_ops(build) -> None:
+    """A captured graph holds the multipliers' addresses: they are overwritten, not replaced."""
+    model = loaded_model(build, torch.float32)
+    model.bind_pool(Pool(torch.float32))
+    tables = model.layers[1].self_attn.forward._run.tables
+    changed = {name: t + 1 if "_norm." in name else t for name, t in checkpoint(automodel()).items()}
+    model.load_weights(changed.items())
+    assert model.layers[1].self_attn.forward._run.tables is tables
+    torch.testing.assert_close(tables.k_norm_multipliers, 1 + model.layers[1].self_attn.k_norm.weight.float())
 
 
 @torch.no_grad()
@@ -296,17 +321,18 @@ def test_new_weights_reach_the_context(build) -> None:
 def test_a_pool_that_no_backend_covers_goes_to_sglang(build, caplog) -> None:
     """Refused is not wrong: the server runs, and the log says why ours does not."""
     model = loaded_model(build, torch.float32)
-    description = model.bind_context_kv(Pool(torch.bfloat16))
-    assert description == "context_kv=SGLang's own"
+    description = model.bind_pool(Pool(torch.bfloat16))
+    assert description == "context_kv=SGLang's own, qk_norm_rope=SGLang's own"
     assert model._write_context is None
+    assert "forward" not in vars(model.layers[0].self_attn)
     assert "pool dtype torch.bfloat16 differs from kv dtype torch.float32" in caplog.text
 
 
 def test_a_backend_asked_for_by_name_never_falls_back(build, monkeypatch) -> None:
     """Whoever benchmarks a backend must not measure another."""
-    monkeypatch.setenv(BACKEND_VARIABLE, "triton")
+    monkeypatch.setenv(CONTEXT_KV_VARIABLE, "triton")
     with pytest.raises(NoBackend, match="triton"):
-        loaded_model(build, torch.float32).bind_context_kv(Pool(torch.float32))
+        loaded_model(build, torch.float32).bind_pool(Pool(torch.float32))
 
 
 # --- pieces ----------------------------------------------------------------------------------------------------------

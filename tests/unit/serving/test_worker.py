@@ -20,7 +20,7 @@ class OurDraft(DSparkMiniMaxDraftModel):
     def __init__(self, calls: list[Any]) -> None:
         object.__setattr__(self, "calls", calls)
 
-    def bind_context_kv(self, pool: Any) -> str:
+    def bind_pool(self, pool: Any) -> str:
         self.calls.append(pool)
         return "context_kv=torch (refused: triton: needs a GPU)"
 
