@@ -99,6 +99,14 @@ def test_median_clamps_and_a_nan_gives_the_smallest():
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"), [((2, 3, 1), 2), ((np.nan, 3, 1), 1), ((3, np.nan, 1), 1), ((np.nan, np.nan, 5), 5)]
+)
+def test_median_of_three(given, expected):
+    a, b, c = map(float, given)
+    assert floats(execute("v_med3_f32 v0, v1, v2, v3", v1=a, v2=b, v3=c), 0)[0] == expected
+
+
+@pytest.mark.parametrize(
     ("mode", "source", "result"), [(3, True, True), (2, False, True), (1, True, False), (0, False, False)]
 )
 def test_denormals_by_mode(mode, source, result):

@@ -48,6 +48,7 @@ def listing_of(text: str, arch: str) -> str:
     return run(OBJDUMP, "-d", "-", given=run(ASSEMBLER, *target, given=text.encode())).decode()
 
 
-def disassemble(image: bytes, function: str) -> str:
-    """The listing of one function of a code object, which says itself what chip it was made for."""
-    return run(OBJDUMP, "-d", f"--disassemble-symbols={function}", "-", given=image).decode()
+def disassemble(image: bytes, function: str = "") -> str:
+    """The listing of a code object, which says itself what chip it was made for, or of one function of it."""
+    which = [f"--disassemble-symbols={function}"] if function else []
+    return run(OBJDUMP, "-d", *which, "-", given=image).decode()

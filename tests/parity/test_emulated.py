@@ -106,6 +106,17 @@ def test_firmware_that_does_not_preload_arguments(chip):
 
 
 @chips
+def test_four_thousand_tokens(chip):
+    """A grid of 1,024 waves; every thirteenth token has a slot, since the pools are small."""
+    needs(chip)
+    slots = tuple(token // 13 if token % 13 == 0 else -1 for token in range(4096))
+    case = Case("four_thousand_tokens", "an index computed too small", tokens=4096, layers=1, heads=1, slots=slots)
+    given = problem(case)
+    assert emulated.write(given, chip).grids == [(1024, 1, 1)]
+    check_same_bits(list(given.storages), on_host(case))
+
+
+@chips
 def test_one_launch_for_all_layers(chip):
     needs(chip)
     case = next(case for case in CASES if case.name == "five_layers")
