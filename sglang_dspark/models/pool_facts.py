@@ -14,7 +14,7 @@ class PoolFacts:
     """The specs and tables of both ops for one draft and one pool."""
 
     def __init__(self, attentions: Sequence[Any], pool: Any) -> None:
-        """Read the pool's buffers of every layer; SGLang gives them as NHD, fp8 ones as typed views."""
+        """Read the pool's buffers of every layer; SGLang gives fp8 ones as typed views."""
         self._attentions = list(attentions)
         self._first = self._attentions[0]
         layer_ids = [attention.attn.layer_id for attention in self._attentions]
@@ -35,6 +35,8 @@ class PoolFacts:
             "eps": self._first.k_norm.variance_epsilon,
             "pool_dtype": self._k_pools[0].dtype,
             "cos_sin_dtype": self._cos_sin.dtype,
+            # Pools without the attribute have the one layout there was before the others.
+            "pool_layout": getattr(pool, "kv_cache_layout", "nhd"),
         }
 
     @property

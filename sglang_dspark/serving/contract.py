@@ -112,6 +112,11 @@ HOST_SYMBOLS = (
         ("req", "enable_overlap"),
         exact=True,
     ),
+    HostSymbol("sglang.srt.configs.model_config:is_minimax_sparse", "targets with block-sparse layers", ("config",)),
+    HostSymbol("sglang.srt.configs.model_config:get_minimax_sparse_attention_config", "which layers", ("config",)),
+    HostSymbol("sglang.srt.configs.model_config:get_minimax_sparse_layer_ids", "which layers", ("sparse_cfg",)),
+    HostSymbol("sglang.srt.configs.model_config:uses_minimax_m3_nvfp4_native_stack", "has verify", ("quantization",)),
+    HostSymbol(_SPEC + "ragged_verify:read_ragged_verify_mode", "uneven widths on ROCm"),
     HostSymbol("sglang.srt.runtime_context:get_parallel", "tensor-parallel size"),
     HostSymbol("sglang.srt.runtime_context:get_spec", "which algorithm runs"),
     HostSymbol(

@@ -13,7 +13,7 @@ from sglang.srt.speculative.dspark_components.dspark_worker_v2 import DSparkWork
 
 from sglang_dspark import __version__, platforms
 from sglang_dspark.models.minimax_m3_dspark import DSparkMiniMaxDraftModel
-from sglang_dspark.serving import contract
+from sglang_dspark.serving import contract, verify_support
 
 logger = logging.getLogger(__name__)
 
@@ -21,13 +21,17 @@ logger = logging.getLogger(__name__)
 class DSparkWorker(DSparkWorkerV2):
     """The worker SGLang creates for `--speculative-algorithm dspark` when this plugin is installed."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any, *args: Any, **kwargs: Any
+    ) -> None:
         """Build the draft as the builtin worker does, and make sure that a MiniMax-M3 draft is our class.
 
         Raises:
-            RuntimeError: SGLang loaded its own class for a MiniMax-M3 draft, so our model package did not take.
+            RuntimeError: SGLang cannot verify this target on this platform, or it loaded its own class for a
+                MiniMax-M3 draft, so our model package did not take.
         """
-        super().__init__(*args, **kwargs)
+        verify_support.check(target_worker.model_runner.model_config, platforms.current())
+        super().__init__(server_args, gpu_id, nccl_port, target_worker, *args, **kwargs)
         self._serves_our_draft = self._hosts_draft and isinstance(self.draft_model, DSparkMiniMaxDraftModel)
         if self._hosts_draft and type(self.draft_model).__name__ == DSparkMiniMaxDraftModel.__name__:
             if not self._serves_our_draft:

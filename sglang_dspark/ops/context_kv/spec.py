@@ -16,7 +16,7 @@ from sglang_dspark.platforms import Platform
 FLOAT_DTYPES = (torch.bfloat16, torch.float32)
 FP8_DTYPES = {"e4m3fn": torch.float8_e4m3fn, "e4m3fnuz": torch.float8_e4m3fnuz}
 # The layouts SGLang 0.5.23 can give a KV pool. Only "nhd" is written; the others are refused, never mis-addressed.
-POOL_LAYOUTS = ("nhd", "hnd", "vectorized_5d")
+POOL_LAYOUTS = ("nhd", "hnd", "vectorized_5d", "page_major")
 
 
 @dataclass(frozen=True)

@@ -328,6 +328,15 @@ def test_a_pool_that_no_backend_covers_goes_to_sglang(build, caplog) -> None:
     assert "pool dtype torch.bfloat16 differs from kv dtype torch.float32" in caplog.text
 
 
+@pytest.mark.parametrize("layout", ["hnd", "vectorized_5d", "page_major"])
+def test_another_pool_layout_is_refused_and_never_mis_addressed(build, caplog, layout: str) -> None:
+    """SGLang's switches give pools whose buffers are no [slots, H, D]; our ops would write into other tokens' rows."""
+    pool = Pool(torch.float32)
+    pool.kv_cache_layout = layout
+    assert loaded_model(build, torch.float32).bind_pool(pool) == "context_kv=SGLang's own, qk_norm_rope=SGLang's own"
+    assert f"pool layout {layout} is not covered" in caplog.text
+
+
 def test_a_backend_asked_for_by_name_never_falls_back(build, monkeypatch) -> None:
     """Whoever benchmarks a backend must not measure another."""
     monkeypatch.setenv(CONTEXT_KV_VARIABLE, "triton")

@@ -41,8 +41,12 @@ def make(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(DSparkWorkerV2, "draft_model", property(lambda self: self._draft), raising=False)
         monkeypatch.setattr(DSparkWorkerV2, "draft_model_runner", property(lambda self: self._runner), raising=False)
         monkeypatch.setattr(worker_module, "get_parallel", lambda: SimpleNamespace(tp_rank=tp_rank))
-        return kind()
+        return kind(server_args=None, gpu_id=0, nccl_port=0, target_worker=target)
 
+    config = SimpleNamespace(hf_config=SimpleNamespace(architectures=["MiniMaxM3SparseForCausalLM"]))
+    config.hf_config.sparse_attention_config = {"sparse_attention_freq": [0, 1]}
+    config.quantization = None
+    target = SimpleNamespace(model_runner=SimpleNamespace(model_config=config))
     build.calls = calls
     return build
 
@@ -62,6 +66,13 @@ def test_the_writer_is_bound_when_the_pool_exists(make, caplog, kind: type) -> N
     (line,) = active_lines(caplog)
     for part in (f"worker={kind.__name__}", "SGLang 0.5.23", "platform=cpu", "context_kv=torch", "triton: needs a GPU"):
         assert part in line
+
+
+def test_a_target_that_cannot_be_verified_ends_before_the_draft_is_built(make, monkeypatch) -> None:
+    """On CUDA it would crash at the first verify step instead, minutes later."""
+    monkeypatch.setattr(worker_module.platforms, "current", lambda: worker_module.platforms.describe("nvidia", "sm_90"))
+    with pytest.raises(RuntimeError, match="no verify metadata"):
+        make(OurDraft(make.calls))
 
 
 def test_one_rank_speaks(make, caplog) -> None:
