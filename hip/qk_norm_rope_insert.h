@@ -43,32 +43,33 @@ namespace dspark {
 // The arguments of every kernel, in this order; as kernel parameters they have the layout of this struct. The first 56
 // bytes are what the first loads need (kernarg preload, 14 dwords). Quotients as in ContextKVArguments.
 struct QKNormRopeArguments {
-  const void* qkv;           // [T, (Hq + 2 * Hkv) * D] bf16
-  const int64_t* positions;  // [T]
-  const float* multipliers;  // [2, D]: Q's, K's
-  uint32_t last_kv_row;      // T * Hkv - 1
+  const void* qkv;             // [T, (Hq + 2 * Hkv) * D] bf16
+  const int64_t* positions;    // [T]
+  const float* q_multipliers;  // [D]
+  uint32_t last_kv_row;        // T * Hkv - 1
   uint32_t kv_heads;
   uint32_t kv_heads_magic;
-  uint32_t last_q_row;       // T * Hq - 1
+  uint32_t last_q_row;         // T * Hq - 1
   uint32_t q_heads;
   uint32_t q_heads_magic;
-  uint32_t qkv_token_bytes;  // between the tokens of qkv; T of them stay below 4 GiB
-  uint32_t rotary_lanes;     // R / 8; R is a multiple of 16
-  const int64_t* slots;      // [T]; without slots any [T] int64, and num_slots 0
-  const void* cos_sin;       // [P, R] float32 or bf16, cos in the first R / 2
+  uint32_t qkv_token_bytes;    // between the tokens of qkv; T of them stay below 4 GiB
+  uint32_t rotary_lanes;       // R / 8; R is a multiple of 16
+  const float* k_multipliers;  // [D]
+  const int64_t* slots;        // [T]; without slots any [T] int64, and num_slots 0
+  const void* cos_sin;         // [P, R] float32 or bf16, cos in the first R / 2
   uint64_t k_pool, v_pool;
-  uint64_t q_fp8;            // [T, Hq, D] in the format of an fp8 pool, or 0
+  uint64_t q_fp8;              // [T, Hq, D] in the format of an fp8 pool, or 0
   uint32_t k_row_bytes, v_row_bytes;
   uint32_t q_fp8_token_bytes;
   uint32_t cos_sin_row_bytes;
-  uint32_t last_position;    // P - 1
+  uint32_t last_position;      // P - 1
   uint32_t num_slots;
   float eps;
   float k_inverse_scale, k_inverse_scale_rest;  // split as in ContextKVLayer
   float v_inverse_scale, v_inverse_scale_rest;
   float q_inverse_scale, q_inverse_scale_rest;
 };
-static_assert(sizeof(QKNormRopeArguments) == 152, "native_arguments.py has the same");
+static_assert(sizeof(QKNormRopeArguments) == 160, "native_arguments.py has the same");
 
 struct Query {};     // a group owns a Q row
 struct KeyValue {};  // a group owns a K row and a V row
@@ -97,7 +98,7 @@ DSPARK_DEVICE void finish_row(const QKNormRopeArguments& a, uint32_t row_or_past
     place_in_qkv[i] = token * a.qkv_token_bytes + in_token + chunk[i] * 16u;
     x[i] = load<Words4>(a.qkv, place_in_qkv[i]);
     if (STORES) v[i] = load<Words4>(a.qkv, place_in_qkv[i] + heads * (D * 2u));
-    load_values<Float32, 8>(multiplier[i], a.multipliers + (STORES ? D : 0u), chunk[i] * 32u);
+    load_values<Float32, 8>(multiplier[i], STORES ? a.k_multipliers : a.q_multipliers, chunk[i] * 32u);
   }
   const Words2 slot = STORES ? load<Words2>(a.slots, token * 8u) : Words2{};
   loads_stay_above();
@@ -131,6 +132,17 @@ DSPARK_DEVICE void finish_row(const QKNormRopeArguments& a, uint32_t row_or_past
       store_chunk<Pool>(a.q_fp8 + place, out[i], a.q_inverse_scale, a.q_inverse_scale_rest);
     }
   }
+}
+
+// A group's share of the grid: `group` of the block's BLOCK_THREADS * 8 / D. The first blocks have the K and V rows.
+template <uint32_t D, class Rotary, class CosSin, class Pool>
+DSPARK_DEVICE void finish_group(const QKNormRopeArguments& a, uint32_t block, uint32_t group, uint32_t first_lane) {
+  constexpr uint32_t GROUPS = BLOCK_THREADS * 8u / D;
+  const uint32_t kv_blocks = a.last_kv_row / GROUPS + 1u;
+  if (block < kv_blocks)
+    finish_row<D, Rotary, CosSin, Pool, KeyValue>(a, block * GROUPS + group, first_lane);
+  else
+    finish_row<D, Rotary, CosSin, Pool, Query>(a, (block - kv_blocks) * GROUPS + group, first_lane);
 }
 
 }  // namespace dspark

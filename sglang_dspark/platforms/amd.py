@@ -12,7 +12,7 @@ from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
 OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("context_kv", ("hip", "triton", "torch")),
-    ("qk_norm_rope", ("torch",)),
+    ("qk_norm_rope", ("hip", "triton", "torch")),
 )
 
 # MI300 reads the "fnuz" fp8 (finite max 240, no negative zero). gfx950 and everything later read the OCP format.

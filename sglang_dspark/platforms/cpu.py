@@ -10,7 +10,7 @@ from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
 OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("context_kv", ("host", "torch")),
-    ("qk_norm_rope", ("torch",)),
+    ("qk_norm_rope", ("host", "torch")),
 )
 
 

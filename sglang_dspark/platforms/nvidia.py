@@ -12,7 +12,7 @@ from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
 OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("context_kv", ("cuda", "triton", "torch")),
-    ("qk_norm_rope", ("torch",)),
+    ("qk_norm_rope", ("cuda", "triton", "torch")),
 )
 
 

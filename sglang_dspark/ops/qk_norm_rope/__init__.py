@@ -14,13 +14,17 @@ where they offer it.
 from __future__ import annotations
 
 from sglang_dspark.ops import dispatch
-from sglang_dspark.ops.qk_norm_rope import torch_backend
+from sglang_dspark.ops.qk_norm_rope import cuda_backend, hip_backend, host_backend, torch_backend, triton_backend
 from sglang_dspark.ops.qk_norm_rope.spec import QKNormRopeSpec, QKNormRopeTables, check_tables
 from sglang_dspark.platforms import Platform
 
 __all__ = ["OP", "QKNormRopeSpec", "QKNormRopeTables", "choose"]
 
-OP = dispatch.Op("qk_norm_rope", (torch_backend.BACKEND,), check_tables)
+OP = dispatch.Op(
+    "qk_norm_rope",
+    (hip_backend.BACKEND, cuda_backend.BACKEND, triton_backend.BACKEND, host_backend.BACKEND, torch_backend.BACKEND),
+    check_tables,
+)
 
 
 def choose(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 
 from sglang_dspark.ops.context_kv.reference import normalise, rotate, to_pool
-from sglang_dspark.ops.qk_norm_rope.rows import check_rows, heads_of
+from sglang_dspark.ops.qk_norm_rope.rows import check_rows, heads_of, outside_error
 from sglang_dspark.ops.qk_norm_rope.spec import QKNormRopeSpec, QKNormRopeTables
 
 
@@ -38,9 +38,9 @@ def run(
     for token in range(qkv.shape[0]):
         position, slot = int(positions[token]), -1 if slots is None else int(slots[token])
         if not 0 <= position < tables.num_positions:
-            raise IndexError(f"qk_norm_rope: row {token} asks for position {position} of {tables.num_positions}")
-        if slot >= 0 and slot >= tables.num_slots:
-            raise IndexError(f"qk_norm_rope: row {token} asks for slot {slot}, the pools have {tables.num_slots}")
+            raise outside_error("position", token, position, tables)
+        if slots is not None and slot >= tables.num_slots:
+            raise outside_error("slot", token, slot, tables)
         cos, sin = tables.cos_sin[position].float().chunk(2)
         q[token] = rotate(normalise(q[token], tables.q_norm_multipliers, spec.eps), cos, sin, spec.is_neox)
         k[token] = rotate(normalise(k[token], tables.k_norm_multipliers, spec.eps), cos, sin, spec.is_neox)

@@ -47,3 +47,13 @@ def heads_of(
     heads = qkv.unflatten(1, (spec.num_heads, spec.head_dim))
     first_v = spec.num_q_heads + spec.num_kv_heads
     return heads[:, : spec.num_q_heads], heads[:, spec.num_q_heads : first_v], heads[:, first_v:]
+
+
+def outside_error(what: str, row: int, value: int, tables: QKNormRopeTables) -> IndexError:
+    """The error for a "position" outside the cos/sin table, or for a "slot" beyond the pools."""
+    of_what, limit = ("the pools", tables.num_slots) if what == "slot" else ("the cos/sin table", tables.num_positions)
+    excuse = "" if what == "slot" else "; Q of every row is used, a negative slot excuses none"
+    return IndexError(
+        f"qk_norm_rope: row {row} asks for {what} {value}, outside {of_what} (0 to {limit - 1}): "
+        f"pass a {what} inside{excuse}"
+    )

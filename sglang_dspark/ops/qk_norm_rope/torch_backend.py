@@ -13,7 +13,7 @@ import torch
 
 from sglang_dspark.ops.context_kv.reference import to_pool
 from sglang_dspark.ops.dispatch import Backend
-from sglang_dspark.ops.qk_norm_rope.rows import check_rows, heads_of
+from sglang_dspark.ops.qk_norm_rope.rows import check_rows, heads_of, outside_error
 from sglang_dspark.ops.qk_norm_rope.spec import QKNormRopeSpec, QKNormRopeTables
 from sglang_dspark.platforms import Platform
 
@@ -42,9 +42,7 @@ class TorchQKNormRope:
         if qkv.shape[0] == 0:
             return
         if self.waits_for_device:
-            _check_range("position", positions, tables.num_positions, "the cos/sin table", lowest=0)
-            if slots is not None:
-                _check_range("slot", slots, tables.num_slots, "the pools", lowest=None)
+            _check_inside(tables, positions, slots)
         else:
             positions = positions.clamp(0, tables.num_positions - 1)
         q, k, v = heads_of(spec, qkv)
@@ -106,21 +104,19 @@ def _store_masked(
     pool.index_put_((places,), torch.where(any_stored, values[source], pool[:1]))
 
 
-def _check_range(
-    what: str,
-    values: torch.Tensor,  # [T] int64
-    limit: int,
-    of_what: str,
-    lowest: int | None,
+def _check_inside(
+    tables: QKNormRopeTables,
+    positions: torch.Tensor,  # [T] int64
+    slots: torch.Tensor | None,  # [T] int64
 ) -> None:
-    outside = values >= limit if lowest is None else (values < lowest) | (values >= limit)
-    if bool(outside.any()):
-        row = int(outside.nonzero()[0, 0])
-        raise IndexError(
-            f"qk_norm_rope: row {row} asks for {what} {int(values[row])}, outside {of_what} (0 to {limit - 1}): "
-            f"pass a {what} inside"
-            + ("" if lowest is None else "; Q of every row is used, a negative slot excuses none")
-        )
+    outside = {"position": (positions < 0) | (positions >= tables.num_positions)}
+    values = {"position": positions}
+    if slots is not None:
+        outside["slot"], values["slot"] = slots >= tables.num_slots, slots
+    for what, rows in outside.items():
+        if bool(rows.any()):
+            row = int(rows.nonzero()[0, 0])
+            raise outside_error(what, row, int(values[what][row]), tables)
 
 
 def refusals(platform: Platform, spec: QKNormRopeSpec) -> list[str]:

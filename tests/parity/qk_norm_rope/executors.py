@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from sglang_dspark import platforms
 from sglang_dspark.ops import qk_norm_rope
+from sglang_dspark.ops.native import driver, toolchain
+from sglang_dspark.ops.qk_norm_rope import gpu_kernel, host_backend, native_arguments
 from sglang_dspark.ops.qk_norm_rope.torch_backend import TorchQKNormRope
+from tests.parity.executors import NO_CUDA, NO_GPU, NO_ROCM, NO_TRITON
+from tests.unit.ops.native import stand_in_driver
 
 from .cases import Case, problem
 
@@ -18,22 +27,36 @@ Storages = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Executor:
-    """One way of running one backend. ``missing`` says why it cannot run here, empty when it can.
+    """One way of running one backend.
 
-    ``refuses`` says why a case is none of the backend's, empty when it is one.
+    ``missing`` says why it cannot run here, empty when it can; ``covers`` says which cases the backend does not refuse.
     """
 
     name: str
     run: Callable[[Case], Storages]
+    covers: Callable[[Case], bool] = lambda case: True
     missing: str = ""
     raises_on_broken_contract: bool = False
-    refuses: Callable[[Case], str] = lambda case: ""
 
 
-def _on_cpu(case: Case) -> Storages:
-    given = problem(case)
-    qk_norm_rope.choose(platforms.describe("cpu", "cpu"), given.spec, given.tables, "torch").run(*given.rows())
-    return given.storages
+def native(case: Case) -> bool:
+    """What the compiled kernels cover."""
+    return not native_arguments.refusals(problem(case).spec)
+
+
+def native_gpu(case: Case) -> bool:
+    """What they cover on a GPU: there, rows are reached by 16-byte accesses."""
+    gaps = (case.qkv_gap, case.q_fp8_gap, *case.pool_padding)
+    return native(case) and all(gap % 8 == 0 for gap in gaps)
+
+
+def _on_cpu(backend: str) -> Callable[[Case], Storages]:
+    def run(case: Case) -> Storages:
+        given = problem(case)
+        qk_norm_rope.choose(platforms.describe("cpu", "cpu"), given.spec, given.tables, backend).run(*given.rows())
+        return given.storages
+
+    return run
 
 
 def _device_path_on_cpu(case: Case) -> Storages:
@@ -42,7 +65,82 @@ def _device_path_on_cpu(case: Case) -> Storages:
     return given.storages
 
 
+def _through_stand_in_driver(api: driver.Api) -> Callable[[Case], Storages]:
+    def run(case: Case) -> Storages:
+        given = problem(case)
+        opened, image = stand_in_driver.open_driver(api), stand_in_driver.image(native_arguments.SOURCE)
+        gpu_kernel.bind(given.spec, given.tables, image, opened, stand_in_driver.stream)(*given.rows())
+        return given.storages
+
+    return run
+
+
+def _on_gpu(backend: str) -> Callable[[Case], Storages]:
+    def run(case: Case) -> Storages:
+        given = problem(case, "cuda:0")
+        qk_norm_rope.choose(platforms.current(), given.spec, given.tables, backend).run(*given.rows())
+        return {name: storage.cpu() for name, storage in given.storages.items()}
+
+    return run
+
+
+class TritonInterpreter:
+    """Triton's interpreter in a process of its own: it must be switched on before anything imports Triton."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, case: Case) -> Storages:
+        """Run the case there. The child builds the same tensors from the case's name."""
+        process = self._process = self._process or self._start()
+        assert process.stdin is not None and process.stdout is not None
+        pickle.dump(case.name, process.stdin)
+        process.stdin.flush()
+        answer = pickle.load(process.stdout)
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        dtypes = {name: storage.dtype for name, storage in problem(case).storages.items()}
+        return {name: torch.from_numpy(found).view(dtypes[name]) for name, found in answer.items()}
+
+    def stop(self) -> None:
+        """End the child, if one was started."""
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+    @staticmethod
+    def _start() -> subprocess.Popen[bytes]:
+        child = Path(__file__).with_name("interpreter_child.py")
+        paths = os.pathsep.join(path for path in (str(child.parents[3]), *sys.path) if path)
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        return subprocess.Popen(
+            [sys.executable, str(child)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+
+
+INTERPRETER = TritonInterpreter()
+
+
+def host_backend_missing() -> str:
+    """Why the host backend cannot run here."""
+    try:
+        host_backend.library()
+    except toolchain.NotBuilt as reason:
+        return str(reason)
+    return ""
+
+
+NO_COMPILER = host_backend_missing()
+
 EXECUTORS = (
-    Executor("qk_norm_rope/torch/cpu", _on_cpu, raises_on_broken_contract=True),
+    Executor("qk_norm_rope/torch/cpu", _on_cpu("torch"), raises_on_broken_contract=True),
     Executor("qk_norm_rope/torch/device-path-on-cpu", _device_path_on_cpu),
+    Executor("qk_norm_rope/triton/interpreter", INTERPRETER.run, missing=NO_TRITON),
+    Executor("qk_norm_rope/host/cpu", _on_cpu("host"), native, NO_COMPILER, raises_on_broken_contract=True),
+    Executor("qk_norm_rope/hip/stand-in-driver", _through_stand_in_driver(driver.HIP), native_gpu, NO_COMPILER),
+    Executor("qk_norm_rope/cuda/stand-in-driver", _through_stand_in_driver(driver.CUDA), native_gpu, NO_COMPILER),
+    Executor("qk_norm_rope/torch/gpu", _on_gpu("torch"), missing=NO_GPU),
+    Executor("qk_norm_rope/triton/gpu", _on_gpu("triton"), missing=NO_GPU or NO_TRITON),
+    Executor("qk_norm_rope/hip/gpu", _on_gpu("hip"), native_gpu, NO_ROCM),
+    Executor("qk_norm_rope/cuda/gpu", _on_gpu("cuda"), native_gpu, NO_CUDA),
 )

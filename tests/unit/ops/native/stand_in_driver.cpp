@@ -11,7 +11,13 @@
 namespace {
 
 constexpr int INVALID = 1, NOT_FOUND = 500;
-constexpr uint64_t ARGUMENT_BYTES = 112;
+
+struct Op {
+  const char* prefix;  // of its kernels' names; the head dimension follows
+  uint64_t argument_bytes;
+};
+constexpr Op OPS[] = {{"context_kv_", 112}, {"qk_norm_rope_", 160}};
+constexpr uint64_t MOST_ARGUMENT_BYTES = 160;
 
 struct Launch {
   char kernel[64];
@@ -23,6 +29,7 @@ Launch last;
 struct Function {
   void (*run)(const void*, uint32_t, uint32_t);
   uint32_t rows_a_block;
+  uint64_t argument_bytes;
   char name[64];
 };
 
@@ -33,10 +40,14 @@ int load(void** module, const void* image) {
 
 int get(void** function, void* module, const char* name) {
   void* symbol = dlsym(module, name);
-  if (!symbol || strncmp(name, "context_kv_", 11)) return NOT_FOUND;
+  const Op* op = nullptr;
+  for (const Op& one : OPS)
+    if (!strncmp(name, one.prefix, strlen(one.prefix))) op = &one;
+  if (!symbol || !op) return NOT_FOUND;
   Function* found = (Function*)calloc(1, sizeof(Function));
   found->run = (void (*)(const void*, uint32_t, uint32_t))symbol;
-  found->rows_a_block = 64u * 8u / (uint32_t)atoi(name + 11);
+  found->rows_a_block = 64u * 8u / (uint32_t)atoi(name + strlen(op->prefix));
+  found->argument_bytes = op->argument_bytes;
   strncpy(found->name, name, sizeof found->name - 1);
   *function = found;
   return 0;
@@ -46,10 +57,10 @@ int launch(const Function* function, const uint32_t (&grid)[3], const uint32_t (
            void* stream, void** parameters, void** options, void* end) {
   if (!options || parameters || shared || grid[2] != 1 || block[0] != 64 || block[1] != 1 || block[2] != 1) return INVALID;
   if (options[0] != (void*)1 || options[2] != (void*)2 || options[4] != end) return INVALID;
-  if (*(const uint64_t*)options[3] != ARGUMENT_BYTES || !grid[0] || !grid[1]) return INVALID;
+  if (*(const uint64_t*)options[3] != function->argument_bytes || !grid[0] || !grid[1]) return INVALID;
   // A driver copies the arguments during the call.
-  alignas(8) char arguments[ARGUMENT_BYTES];
-  memcpy(arguments, options[1], sizeof arguments);
+  alignas(8) char arguments[MOST_ARGUMENT_BYTES];
+  memcpy(arguments, options[1], function->argument_bytes);
   last.grid_x = grid[0], last.grid_y = grid[1], last.block_x = block[0], last.stream = stream;
   memcpy(last.kernel, function->name, sizeof last.kernel);
   function->run(arguments, grid[0] * function->rows_a_block, grid[1]);

@@ -41,9 +41,9 @@ def open_driver(api: Api) -> Driver:
     return Driver(api, library())
 
 
-def image() -> bytes:
+def image(source: str = "context_kv_writer") -> bytes:
     """What stands in for a code object."""
-    return str(code.compiled("context_kv_writer", toolchain.HOST, "host")).encode()
+    return str(code.compiled(source, toolchain.HOST, "host")).encode()
 
 
 def stream() -> int:
