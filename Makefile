@@ -6,7 +6,7 @@ SERVE_ARGS ?=
 PYTHON_TOOLS := sglang_dspark tests scripts benchmarks
 export VENV EXTRAS
 
-.PHONY: help setup serve test test-triton lint clean
+.PHONY: help setup serve test test-triton kernels lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ test-triton: setup ## the kernels once more, in Triton's interpreter (700 MB mor
 	  cp requirements/triton.txt $(VENV)/triton/installed.txt; }
 	@PYTHONPATH=$(VENV)/triton DSPARK_REQUIRE_EXECUTORS=context_kv/triton/interpreter \
 	  $(VENV)/bin/python -m pytest tests/parity tests/unit/ops $(PYTEST_ARGS)
+
+kernels: ## compile the GPU kernels that travel with the wheel, for every chip whose compiler is here (ARCHS="gfx942 gfx950")
+	@python3 -m sglang_dspark.ops.native $(ARCHS)
 
 lint: setup ## ruff and mypy
 	@$(VENV)/bin/ruff check $(PYTHON_TOOLS)

@@ -11,8 +11,6 @@ import sys
 from sglang_dspark.ops.native import code
 from sglang_dspark.ops.native.toolchain import NotBuilt
 
-SOURCE = "context_kv_writer"
-
 
 def main(wanted: list[str]) -> int:
     """Build, and say what was built; non-zero when something asked for could not be."""
@@ -22,19 +20,20 @@ def main(wanted: list[str]) -> int:
         return 2
     failed = False
     code.PREBUILT.mkdir(exist_ok=True)
-    for arch in wanted or known:
+    sources = sorted(path.stem for path in code.SOURCES.glob("*.cpp"))
+    for arch, source in ((arch, source) for arch in wanted or known for source in sources):
         tools = known[arch]
-        target = code.PREBUILT / code.file_name(SOURCE, tools, arch)
+        target = code.PREBUILT / code.file_name(source, tools, arch)
         try:
-            built = code.built(SOURCE, tools, arch)
+            built = code.built(source, tools, arch)
         except NotBuilt as reason:
-            print(f"{arch}: not built: {reason}", file=sys.stderr)
+            print(f"{source} for {arch}: not built: {reason}", file=sys.stderr)
             failed = failed or bool(wanted)
             continue
-        for older in code.PREBUILT.glob(f"{SOURCE}-{arch}-*"):
+        for older in code.PREBUILT.glob(f"{source}-{arch}-*"):
             older.unlink()
         shutil.copyfile(built, target)
-        print(f"{arch}: {target}")
+        print(f"{source} for {arch}: {target}")
     return int(failed)
 
 

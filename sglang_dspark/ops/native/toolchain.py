@@ -51,7 +51,7 @@ HOST = Toolchain(
     name="host C++",
     suffix=".so",
     variable="CXX",
-    candidates=("c++", "g++", "clang++"),
+    candidates=("c++", "g++", "clang++", "clang++-22"),
     flags=("-x", "c++", "-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared"),
     install="install g++",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_dspark.ops.dispatch import Backend, NoBackend, Op, UnknownBackend, choose
+from sglang_dspark.ops.dispatch import Backend, NoBackend, NotCovered, Op, UnknownBackend, choose
 from sglang_dspark.platforms import Platform
 
 PLATFORM = Platform("cpu", "cpu", "cpu", "e4m3fn", 1, offers=(("add", ("fast", "slow")),))
@@ -77,3 +77,21 @@ def test_tables_are_not_looked_at_when_all_refuse():
 
     with pytest.raises(NoBackend):
         choose(op(backend("fast", "a"), backend("slow", "b"), check=check), PLATFORM, "s", "t")
+
+
+def refuses_the_tables(name: str) -> Backend:
+    def build(platform, spec, tables):
+        raise NotCovered(["unaligned rows", "no driver"])
+
+    return Backend(name, lambda platform, spec: [], build)
+
+
+def test_a_refusal_while_binding_is_one_more_refusal():
+    choice = choose(op(refuses_the_tables("fast"), backend("slow")), PLATFORM, "s", "t")
+    assert choice.backend == "slow"
+    assert choice.refused == {"fast": ("unaligned rows", "no driver")}
+
+
+def test_a_named_backend_that_refuses_while_binding_raises():
+    with pytest.raises(NoBackend, match="refused: fast: unaligned rows; no driver. What to do: choose 'auto'"):
+        choose(op(refuses_the_tables("fast"), backend("slow")), PLATFORM, "s", "t", "fast")

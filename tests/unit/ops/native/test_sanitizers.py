@@ -1,0 +1,68 @@
+"""Every parity case once more with the host kernel under AddressSanitizer and UndefinedBehaviorSanitizer.
+
+In a process of its own: the sanitizer's runtime must be loaded before anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sglang_dspark.ops.native import code, toolchain
+
+from ..context_kv.native_support import host_missing
+
+CHILD = Path(__file__).with_name("sanitized_child.py")
+RUNTIMES = ("libasan.so", "libubsan.so")
+
+
+def runtime(name: str) -> str:
+    """The path of a sanitizer's shared runtime, empty when the compiler has none."""
+    answer = subprocess.run([toolchain.HOST.compiler(), f"-print-file-name={name}"], capture_output=True, text=True)
+    return answer.stdout.strip() if os.path.isabs(answer.stdout.strip()) else ""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Path:
+    """The host kernels with both sanitizers."""
+    if reason := host_missing():
+        pytest.skip(reason)
+    if not all(runtime(name) for name in RUNTIMES):
+        pytest.skip("the C++ compiler has no shared sanitizer runtimes")
+    output, tools = tmp_path_factory.mktemp("sanitized") / "kernels.so", toolchain.HOST
+    flags = [*tools.arguments("host"), "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    source = code.SOURCES / "context_kv_writer.cpp"
+    subprocess.run([tools.compiler(), *flags, str(source), "-o", str(output)], check=True)
+    return output
+
+
+def run_child(library: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": " ".join(map(runtime, RUNTIMES)),
+        "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
+        "PYTHONMALLOC": "malloc",
+        "PYTHONPATH": os.pathsep.join(path for path in (str(CHILD.parents[4]), *sys.path) if path),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, str(CHILD), str(library), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_no_case_touches_what_it_should_not(library):
+    run = run_child(library)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert "cases ran clean" in run.stdout
+
+
+@pytest.mark.slow
+def test_the_sanitizer_sees_the_kernel(library):
+    """A run that catches nothing proves nothing: a table one row too short is caught."""
+    run = run_child(library, "short")
+    assert run.returncode != 0
+    assert "AddressSanitizer: heap-buffer-overflow" in run.stderr
