@@ -13,13 +13,15 @@ class Chip:
     """A chip, and one choice wherever real chips may differ. A kernel must give the same bytes under every choice.
 
     ``approximation_ulps`` is added to what v_rcp, v_rsq and v_sqrt return: they are good to one unit in the last place,
-    and 0 means correctly rounded. ``fnuz_negative_zero`` is the byte that v_cvt_pk_fp8_f32 makes of a value that rounds
-    to -0: e4m3fnuz has no such number, and 0x80 is its NaN.
+    and 0 means correctly rounded. With an ``approximation_seed`` it is -1, 0 or 1 instead, as the result decides.
+    ``fnuz_negative_zero`` is the byte that v_cvt_pk_fp8_f32 makes of a value that rounds to -0: e4m3fnuz has no such
+    number, and 0x80 is its NaN.
     """
 
     name: str
     fp8_is_fnuz: bool
     approximation_ulps: int = 0
+    approximation_seed: int = 0
     fnuz_negative_zero: int = 0x80
 
 

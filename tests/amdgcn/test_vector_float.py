@@ -143,6 +143,13 @@ def test_approximations_are_off_by_what_the_chip_says(ulps):
     assert floats(specials, 1)[:4].tolist() == [np.inf, -np.inf, 0, np.inf]
 
 
+def test_approximations_may_be_off_by_what_the_value_decides():
+    chip = dataclasses.replace(GFX942, approximation_seed=7)
+    wave = execute("v_sqrt_f32_e32 v1, v0", "v_sqrt_f32_e32 v2, v0", chip=chip, v0=np.arange(1, 65.0))
+    off = wave.vectors[1].astype(np.int64) - (np.arange(1, 65.0) ** 0.5).astype(F32).view(U32)
+    assert set(off.tolist()) == {-1, 0, 1} and np.array_equal(wave.vectors[1], wave.vectors[2])
+
+
 @pytest.mark.parametrize("ulps", [-1, 0, 1])
 def test_division_sequence_is_exact(ulps):
     """What a compiler makes of a / b: correctly rounded for numbers of all sizes, whatever v_rcp is off by.
@@ -221,6 +228,14 @@ def test_packed_halves_and_signs():
         assert same_floats(floats(wave, 2), a + F32(1)) and same_floats(floats(wave, 3), b + F32(1))
     assert same_floats(floats(wave, 4), per_lane(lambda x, y, z: fused(*map(float, (x, y, z))), a, low, a))
     assert same_floats(floats(wave, 5), per_lane(lambda x, y, z: fused(*map(float, (x, y, z))), b, high, b))
+
+
+def test_packed_in_place_reads_both_halves_first():
+    """The high result takes the low half, which the low result has just replaced."""
+    a, b = random_floats(1), random_floats(2)
+    wave = execute("v_pk_add_f32 v[4:5], v[4:5], v[4:5] op_sel_hi:[0,0]", v4=a, v5=b)
+    with np.errstate(all="ignore"):
+        assert same_floats(floats(wave, 4), a + a) and same_floats(floats(wave, 5), a + a)
 
 
 def test_packed_move_and_a_constants_high_half():

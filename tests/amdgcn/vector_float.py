@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import conversions
+from .chip import Chip
 from .registers import U32, Wave
 
 F32, F64, I32 = np.float32, np.float64, np.int32
@@ -38,12 +39,19 @@ def fma(a, b, c, power=0):
     return np.ldexp(odd, power).astype(F32)
 
 
+def _units_off(bits: np.ndarray, chip: Chip) -> np.ndarray:
+    if not chip.approximation_seed:
+        return np.full(bits.shape, chip.approximation_ulps, I32)
+    mixed = (bits ^ U32(chip.approximation_seed)) * U32(2654435761)
+    return (mixed >> U32(16)).astype(I32) % 3 - 1
+
+
 def approximate(exact):
     """A function of one instruction that chips only approximate."""
 
     def evaluate(wave: Wave, values: np.ndarray) -> np.ndarray:
         result = exact(flush(values).astype(F64)).astype(F32)
-        moved = (result.view(I32) + I32(wave.chip.approximation_ulps)).view(F32)
+        moved = (result.view(I32) + _units_off(result.view(U32), wave.chip)).view(F32)
         finite = np.isfinite(result) & (result != 0)
         return flush(np.where(finite, moved, result))
 
