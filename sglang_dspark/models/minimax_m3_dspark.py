@@ -22,6 +22,7 @@ from sglang_dspark import platforms
 from sglang_dspark.checkpoints import Accounting, CheckpointError, DraftConfig, parse_draft_config
 from sglang_dspark.checkpoints.tensors import SHARED_WITH_TARGET
 from sglang_dspark.models.context_projection import ContextProjection
+from sglang_dspark.models.fused_norms import pin_fused_norms
 from sglang_dspark.models.pool_facts import PoolFacts
 from sglang_dspark.models.query_path import FusedQueryPath
 from sglang_dspark.models.shared_tables import SharedTable
@@ -65,6 +66,7 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
         if problems := draft_config.problems_with_tensor_parallel(get_parallel().attn_tp_size):
             raise CheckpointError(where, problems)
         super().__init__(config=config, quant_config=quant_config, prefix=prefix)
+        pin_fused_norms(self, platforms.current())
         self.where = where
         self.draft_config: DraftConfig = draft_config
         if not draft_config.enable_confidence_head:

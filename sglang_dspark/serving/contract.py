@@ -105,6 +105,21 @@ HOST_SYMBOLS = (
         ("self", "embed_tokens", "lm_head"),
         True,
     ),
+    HostSymbol(
+        "sglang.srt.layers.layernorm:GemmaRMSNorm.forward_hip",
+        "the draft's norms are fused on ROCm",
+        ("self", "x", "residual", "post_residual_addition"),
+        exact=True,
+    ),
+    HostSymbol(
+        "sglang.kernels.ops.layernorm.minimax_m3_rmsnorm:gemma_rmsnorm",
+        "the draft's norms are fused on ROCm",
+        ("x", "weight", "eps"),
+        exact=True,
+    ),
+    HostSymbol(
+        "sglang.kernels.ops.layernorm.minimax_m3_rmsnorm:gemma_fused_add_rmsnorm", "the draft's norms are fused on ROCm"
+    ),
     HostSymbol("sglang.srt.speculative.dflash_utils:can_dflash_slice_qkv_weight", "stacked projection", ("qkv_proj",)),
     HostSymbol(
         "sglang.srt.speculative.dflash_utils:validate_dflash_request",
