@@ -66,7 +66,7 @@ DSPARK_DEVICE uint32_t settled(uint32_t value) {
 }
 
 DSPARK_DEVICE uint32_t clamped_position(uint32_t low, uint32_t high, uint32_t last) {
-  const uint32_t outside = last & ~(uint32_t)((int32_t)high >> 31);
+  const uint32_t outside = last & ~mask_of_bit(high, 31);
   return high == 0u ? (low < last ? low : last) : outside;
 }
 

@@ -37,14 +37,14 @@ DSPARK_EXPORT int64_t qk_norm_rope_check(const QKNormRopeArguments* arguments, u
       const void* qkv, const int64_t* positions, const float* q_multipliers, uint32_t last_kv_row, uint32_t kv_heads, \
       uint32_t kv_heads_magic, uint32_t last_q_row, uint32_t q_heads, uint32_t q_heads_magic,                         \
       uint32_t qkv_token_bytes, uint32_t rotary_lanes, const float* k_multipliers, const int64_t* slots,              \
-      const void* cos_sin_table, uint64_t k_pool, uint64_t v_pool, uint64_t q_fp8, uint32_t k_row_bytes,              \
-      uint32_t v_row_bytes, uint32_t q_fp8_token_bytes, uint32_t cos_sin_row_bytes, uint32_t last_position,           \
+      const void* cos_sin_table, uint64_t k_pool, uint64_t v_pool, uint64_t q_fp8, uint32_t q_fp8_token_bytes,        \
+      uint32_t unused, uint32_t k_row_bytes, uint32_t v_row_bytes, uint32_t cos_sin_row_bytes, uint32_t last_position,\
       uint32_t num_slots, float eps, float k_inverse_scale, float k_inverse_scale_rest, float v_inverse_scale,        \
       float v_inverse_scale_rest, float q_inverse_scale, float q_inverse_scale_rest) {                                \
     const QKNormRopeArguments arguments = {                                                                           \
         qkv, positions, q_multipliers, last_kv_row, kv_heads, kv_heads_magic, last_q_row, q_heads, q_heads_magic,     \
-        qkv_token_bytes, rotary_lanes, k_multipliers, slots, cos_sin_table, k_pool, v_pool, q_fp8, k_row_bytes,       \
-        v_row_bytes, q_fp8_token_bytes, cos_sin_row_bytes, last_position, num_slots, eps, k_inverse_scale,            \
+        qkv_token_bytes, rotary_lanes, k_multipliers, slots, cos_sin_table, k_pool, v_pool, q_fp8, q_fp8_token_bytes, \
+        unused, k_row_bytes, v_row_bytes, cos_sin_row_bytes, last_position, num_slots, eps, k_inverse_scale,          \
         k_inverse_scale_rest, v_inverse_scale, v_inverse_scale_rest, q_inverse_scale, q_inverse_scale_rest};          \
     const uint32_t thread = thread_index();                                                                           \
     finish_group<D, rotary, cos_sin, pool>(arguments, block_x(), thread / (D / 8), thread % (D / 8));                 \

@@ -25,13 +25,15 @@
 //     position: clamp, place in the table                  11    round and pack (8 values, 2 each + 4)   20
 //     loads: position, x, 2 multipliers, 2 cos, 2 sin       8    choose what does not rotate, and pack   10
 //     widen, square, sum                                   22    store, and the test before it            6
-//     1 / sqrt                                             14
-//     multiply twice                                        8    total 177, so 45 a row
+//     1 / sqrt, rounded correctly from any guess           22
+//     multiply twice                                        8    total 185, so 46 a row
 //
 // Budgets, a row (K and V rows counted one each, as the writer's): Q 48, K and V 30 (the writer's), since the store back
 // costs what the missing commit lengths save. On gfx950 rounding takes 28 less of Q's wavefront: Q 40, K and V 26 (the
-// writer's). An fp8 query adds scaling (8), clamp and NaN (24), gfx942's flush of negative zero (16) and conversion and
-// store (10): 58 a wavefront, 42 on gfx950, so Q 64 and 52; K and V with an fp8 pool 50 and 43 (the writer's).
+// writer's). An fp8 query adds 68: widen (8), scale (8), clamp and keep NaN (8 times clamp, compare, wait, choose),
+// convert (8), store and the tests before it (12); gfx942 another 24 for its negative zero: so Q 72, and 58 on gfx950. (A
+// first derivation had 58 and 42 here: it left out the widening and the waits.) K and V with an fp8 pool 50 and 43 (the
+// writer's).
 // Vector memory instructions a wavefront: Q 8 loads and 1 store, 1 more for an fp8 query, so 10; K and V 10 loads
 // (position, slot, K, V, 6 of tables) and 3 stores, so 13. None under 8 bytes. At most 64 VGPRs; no spill, LDS, barrier.
 // Three round trips at most: arguments (preloaded here), then rows and positions, then cos and sin.
@@ -59,8 +61,9 @@ struct QKNormRopeArguments {
   const void* cos_sin;         // [P, R] float32 or bf16, cos in the first R / 2
   uint64_t k_pool, v_pool;
   uint64_t q_fp8;              // [T, Hq, D] in the format of an fp8 pool, or 0
+  uint32_t q_fp8_token_bytes;  // T of them stay below 4 GiB
+  uint32_t unused;             // kernel parameters have no padding at their end
   uint32_t k_row_bytes, v_row_bytes;
-  uint32_t q_fp8_token_bytes;
   uint32_t cos_sin_row_bytes;
   uint32_t last_position;      // P - 1
   uint32_t num_slots;
@@ -110,8 +113,9 @@ DSPARK_DEVICE void finish_row(const QKNormRopeArguments& a, uint32_t row_or_past
   }
   loads_stay_above();
   uint64_t k_pool = a.k_pool, v_pool = a.v_pool;
-  uint32_t k_row_bytes = a.k_row_bytes, v_row_bytes = a.v_row_bytes;
+  uint32_t k_row_bytes = a.k_row_bytes, v_row_bytes = a.v_row_bytes, q_fp8_token_bytes = a.q_fp8_token_bytes;
   if (STORES) keep_uniform(k_pool), keep_uniform(v_pool), keep_uniform(k_row_bytes), keep_uniform(v_row_bytes);
+  if (!STORES && FP8) keep_uniform(q_fp8_token_bytes);
 
   Words4 out[LANES];
   norm_and_rotate<D, Rotary>(x, multiplier, cos, sin, a.eps, a.rotary_lanes, first_lane, out);
@@ -127,10 +131,11 @@ DSPARK_DEVICE void finish_row(const QKNormRopeArguments& a, uint32_t row_or_past
       store_chunk<Pool>(v_pool + (uint64_t)slot.x * v_row_bytes + place, v[i], a.v_inverse_scale,
                         a.v_inverse_scale_rest);
     }
-    if (!STORES && FP8 && a.q_fp8 != 0) {
-      const uint64_t place = (uint64_t)token * a.q_fp8_token_bytes + head * D + chunk[i] * 8u;
-      store_chunk<Pool>(a.q_fp8 + place, out[i], a.q_inverse_scale, a.q_inverse_scale_rest);
-    }
+  }
+  if (STORES || !FP8 || a.q_fp8 == 0) return;
+  DSPARK_EACH_LANE(i, LANES) {
+    const uint32_t place = settled(token * q_fp8_token_bytes + head * D + chunk[i] * 8u);
+    if (exists) store_chunk<Pool>(a.q_fp8 + place, out[i], a.q_inverse_scale, a.q_inverse_scale_rest);
   }
 }
 
@@ -139,10 +144,14 @@ template <uint32_t D, class Rotary, class CosSin, class Pool>
 DSPARK_DEVICE void finish_group(const QKNormRopeArguments& a, uint32_t block, uint32_t group, uint32_t first_lane) {
   constexpr uint32_t GROUPS = BLOCK_THREADS * 8u / D;
   const uint32_t kv_blocks = a.last_kv_row / GROUPS + 1u;
-  if (block < kv_blocks)
+  if (block < kv_blocks) {
     finish_row<D, Rotary, CosSin, Pool, KeyValue>(a, block * GROUPS + group, first_lane);
-  else
+#if defined(DSPARK_AMD)
+    __builtin_amdgcn_endpgm();  // a return would lead both roles through a common end, at three instructions
+#endif
+  } else {
     finish_row<D, Rotary, CosSin, Pool, Query>(a, (block - kv_blocks) * GROUPS + group, first_lane);
+  }
 }
 
 }  // namespace dspark

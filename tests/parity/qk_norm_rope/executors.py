@@ -17,9 +17,11 @@ from sglang_dspark.ops import qk_norm_rope
 from sglang_dspark.ops.native import driver, toolchain
 from sglang_dspark.ops.qk_norm_rope import gpu_kernel, host_backend, native_arguments
 from sglang_dspark.ops.qk_norm_rope.torch_backend import TorchQKNormRope
+from tests.amdgcn.chip import CHIPS
 from tests.parity.executors import NO_CUDA, NO_GPU, NO_ROCM, NO_TRITON
 from tests.unit.ops.native import stand_in_driver
 
+from . import emulated
 from .cases import Case, problem
 
 Storages = dict[str, torch.Tensor]
@@ -139,6 +141,10 @@ EXECUTORS = (
     Executor("qk_norm_rope/host/cpu", _on_cpu("host"), native, NO_COMPILER, raises_on_broken_contract=True),
     Executor("qk_norm_rope/hip/stand-in-driver", _through_stand_in_driver(driver.HIP), native_gpu, NO_COMPILER),
     Executor("qk_norm_rope/cuda/stand-in-driver", _through_stand_in_driver(driver.CUDA), native_gpu, NO_COMPILER),
+    *(
+        Executor(f"qk_norm_rope/hip/{name}-emulated", emulated.executor(chip), native_gpu, emulated.missing(name))
+        for name, chip in CHIPS.items()
+    ),
     Executor("qk_norm_rope/torch/gpu", _on_gpu("torch"), missing=NO_GPU),
     Executor("qk_norm_rope/triton/gpu", _on_gpu("triton"), missing=NO_GPU or NO_TRITON),
     Executor("qk_norm_rope/hip/gpu", _on_gpu("hip"), native_gpu, NO_ROCM),
