@@ -144,6 +144,13 @@ def test_faults_name_the_instruction_and_the_lane(line, words, message):
     assert line.split()[0] in str(fault.value)
 
 
+@pytest.mark.parametrize("size", [13, 14, 15])
+def test_the_last_byte_of_a_buffer_counts(size):
+    with pytest.raises(MemoryFault, match="outside memory"):
+        execute("s_load_dword s4, s[2:3], 0xc", memory=memory_with(bytes_at(size)), s2=BASE)
+    execute("s_load_dword s4, s[2:3], 0x8", memory=memory_with(bytes_at(size)), s2=BASE)
+
+
 def test_an_inactive_lane_may_hold_any_address():
     lanes = LANE < 2
     execute("global_load_dword v4, v[2:3], off", memory=memory_with(bytes_at(8)), lanes=lanes, v2=addresses(4))

@@ -127,6 +127,10 @@ def test_carries_make_a_64_bit_addition():
     assert np.array_equal(pair(execute(*add, v4=a, v6=b), 0), a + b)
     subtract = ("v_sub_co_u32_e32 v0, vcc, v4, v6", "v_subb_co_u32_e32 v1, vcc, v5, v7, vcc")
     assert np.array_equal(pair(execute(*subtract, v4=a, v6=b), 0), a - b)
+    equal = execute("v_subb_co_u32_e32 v0, vcc, v1, v2, vcc", v1=7, v2=7, vcc=0b101)
+    assert (equal.scalar(106, 2), int(equal.vectors[0, 0]), int(equal.vectors[0, 1])) == (0b101, M32, 0)
+    full = execute("v_addc_co_u32_e32 v0, vcc, v1, v2, vcc", v1=M32, v2=0, vcc=0b101)
+    assert (full.scalar(106, 2), int(full.vectors[0, 0]), int(full.vectors[0, 1])) == (0b101, 0, M32)
     off = execute(add[0], v4=M32, v6=1, vcc=M64, lanes=np.arange(LANES) < 3)
     assert off.scalar(106, 2) == 0b111
 
