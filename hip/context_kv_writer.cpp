@@ -10,11 +10,11 @@ using namespace dspark;
 #if defined(DSPARK_HOST)
 
 #define DSPARK_EXPORT extern "C" __attribute__((visibility("default")))
-#define CONTEXT_KV(name, D, rotary, cos_sin, pool)                                                    \
-  DSPARK_EXPORT void name(const ContextKVArguments* arguments, uint32_t rows, uint32_t layers) {      \
-    for (uint32_t layer = 0; layer < layers; ++layer)                                                 \
-      for (uint32_t row = 0; row < rows; ++row)                                                       \
-        write_row<D, rotary, cos_sin, pool>(*arguments, row, layer, 0);                               \
+#define CONTEXT_KV(name, D, rotary, cos_sin, pool)                                               \
+  DSPARK_EXPORT void name(const ContextKVArguments* arguments, uint32_t rows, uint32_t layers) { \
+    for (uint32_t layer = 0; layer < layers; ++layer)                                            \
+      for (uint32_t row = 0; row < rows; ++row)                                                  \
+        write_row<D, rotary, cos_sin, pool>(*arguments, row, layer, 0);                          \
   }
 
 // The first token that is to be written and has a position or a slot outside the tables, or -1. On a CPU that is an
@@ -38,33 +38,33 @@ DSPARK_EXPORT int64_t context_kv_check(const ContextKVArguments* arguments, uint
 
 #else
 
-#define CONTEXT_KV(name, D, rotary, cos_sin, pool)                                                                   \
-  DSPARK_KERNEL name(const int64_t* slots, const int64_t* positions, const void* commit_lens, const void* kv,        \
-                     uint32_t last_row, uint32_t heads, uint32_t heads_magic, uint32_t columns_magic,                    \
-                     uint32_t commit_stride_bytes, uint32_t slots_layer_bytes, uint32_t kv_token_bytes,              \
-                     uint32_t columns, const float* multipliers, const void* cos_sin_table,                          \
-                     const ContextKVLayer* layers, uint32_t multipliers_row_bytes, uint32_t cos_sin_row_bytes,       \
-                     uint32_t rotary_lanes, uint32_t last_position, uint32_t num_slots, float eps) {                   \
-    const ContextKVArguments arguments = {                                                                           \
-        slots, positions, commit_lens, kv, last_row, heads, heads_magic, columns_magic, commit_stride_bytes,             \
-        slots_layer_bytes, kv_token_bytes, columns, multipliers, cos_sin_table, layers, multipliers_row_bytes,       \
-        cos_sin_row_bytes, rotary_lanes, last_position, num_slots, eps};                                               \
-    constexpr uint32_t group = D / 8;                                                                                \
-    const uint32_t row = block_x() * (BLOCK_THREADS / group) + thread_index() / group;                               \
-    write_row<D, rotary, cos_sin, pool>(arguments, row, block_y(), thread_index() % group);                          \
+#define CONTEXT_KV(name, D, rotary, cos_sin, pool)                                                             \
+  DSPARK_KERNEL name(const int64_t* slots, const int64_t* positions, const void* commit_lens, const void* kv,  \
+                     uint32_t last_row, uint32_t heads, uint32_t heads_magic, uint32_t columns_magic,          \
+                     uint32_t commit_stride_bytes, uint32_t slots_layer_bytes, uint32_t kv_token_bytes,        \
+                     uint32_t columns, const float* multipliers, const void* cos_sin_table,                    \
+                     const ContextKVLayer* layers, uint32_t multipliers_row_bytes, uint32_t cos_sin_row_bytes, \
+                     uint32_t rotary_lanes, uint32_t last_position, uint32_t num_slots, float eps) {           \
+    const ContextKVArguments arguments = {                                                                     \
+        slots, positions, commit_lens, kv, last_row, heads, heads_magic, columns_magic, commit_stride_bytes,   \
+        slots_layer_bytes, kv_token_bytes, columns, multipliers, cos_sin_table, layers, multipliers_row_bytes, \
+        cos_sin_row_bytes, rotary_lanes, last_position, num_slots, eps};                                       \
+    constexpr uint32_t group = D / 8;                                                                          \
+    const uint32_t row = block_x() * (BLOCK_THREADS / group) + thread_index() / group;                         \
+    write_row<D, rotary, cos_sin, pool>(arguments, row, block_y(), thread_index() % group);                    \
   }
 
 #endif
 
-#define CONTEXT_KV_POOLS(name, D, rotary, cos_sin)             \
-  CONTEXT_KV(name##_bf16, D, rotary, cos_sin, Bf16)            \
-  CONTEXT_KV(name##_e4m3fn, D, rotary, cos_sin, E4M3FN)        \
+#define CONTEXT_KV_POOLS(name, D, rotary, cos_sin)      \
+  CONTEXT_KV(name##_bf16, D, rotary, cos_sin, Bf16)     \
+  CONTEXT_KV(name##_e4m3fn, D, rotary, cos_sin, E4M3FN) \
   CONTEXT_KV(name##_e4m3fnuz, D, rotary, cos_sin, E4M3FNUZ)
-#define CONTEXT_KV_TABLES(name, D, rotary)                     \
-  CONTEXT_KV_POOLS(name##_float32, D, rotary, Float32)         \
+#define CONTEXT_KV_TABLES(name, D, rotary)             \
+  CONTEXT_KV_POOLS(name##_float32, D, rotary, Float32) \
   CONTEXT_KV_POOLS(name##_bf16, D, rotary, Bf16)
-#define CONTEXT_KV_ROTARY(name, D)                             \
-  CONTEXT_KV_TABLES(name##_neox, D, Neox)                      \
+#define CONTEXT_KV_ROTARY(name, D)        \
+  CONTEXT_KV_TABLES(name##_neox, D, Neox) \
   CONTEXT_KV_TABLES(name##_interleaved, D, Interleaved)
 
 CONTEXT_KV_ROTARY(context_kv_64, 64)

@@ -56,7 +56,7 @@ struct ContextKVArguments {
 };
 static_assert(sizeof(ContextKVArguments) == 112 && sizeof(ContextKVLayer) == 40, "native_arguments.py has the same");
 
-// The five words that say where a row comes from and goes to, dealt to the lanes: one load instruction in place of three.
+// The five words that place a row, dealt to the lanes: one load instruction in place of three.
 enum IndexWord { SLOT_LOW, SLOT_HIGH, POSITION_LOW, POSITION_HIGH, COMMIT_LENGTH };
 
 DSPARK_DEVICE uint32_t load_index_word(const ContextKVArguments& a, uint32_t token, uint32_t block, uint32_t layer,
@@ -73,7 +73,7 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
   constexpr uint32_t GROUP = D / 8, LANES = DSPARK_LANES(GROUP);
   constexpr uint32_t POOL_BYTES = Same<Pool, Bf16>::value ? 2u : 1u;
 
-  // A group past the end repeats the last row and stores nothing: no load waits for a branch on the arguments.
+  // A group past the end repeats the last row, the same bytes to the same place: no test, and no load behind a branch.
   const uint32_t row = row_or_past < a.last_row ? row_or_past : a.last_row;
   const uint32_t token = quotient(row, a.heads_magic), head = row - token * a.heads;
   const uint32_t block = quotient(token, a.columns_magic);
@@ -100,9 +100,8 @@ DSPARK_DEVICE void write_row(const ContextKVArguments& a, uint32_t row_or_past, 
                        a.last_position);
   const int32_t commit_length = (int32_t)group_word<GROUP, COMMIT_LENGTH>(index_word);
   const int32_t column = (int32_t)(token - block * a.columns);
-  // A negative slot is a large unsigned one. No short circuit: three comparisons, and no branch.
-  const bool written =
-      (slot < (uint64_t)a.num_slots) & (column < commit_length) & (row_or_past <= a.last_row);
+  // A negative slot is a large unsigned one. No short circuit: two comparisons, and no branch.
+  const bool written = (slot < (uint64_t)a.num_slots) & (column < commit_length);
 
   DSPARK_EACH_LANE(i, LANES) {
     load_cos_sin<Rotary, CosSin>(cos[i], sin[i], a.cos_sin, position * a.cos_sin_row_bytes, first_lane + i,

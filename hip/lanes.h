@@ -82,7 +82,7 @@ DSPARK_DEVICE float float_of(uint32_t bits) {
 DSPARK_DEVICE uint32_t high_half_of_product(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a * b) >> 32); }
 
 // All ones where the bit is set, and a choice by such a mask: one instruction each (v_bfe_i32, v_bfi_b32). A comparison
-// and a conditional move would take a copy of every uniform operand as well, which is what the compiler would make of it.
+// and a conditional move would take a copy of every uniform operand as well: what the compiler would make of it.
 DSPARK_DEVICE uint32_t mask_of_bit(uint32_t value, uint32_t bit) {
   uint32_t mask = (uint32_t)((int32_t)(value << (31u - bit)) >> 31);
 #if defined(DSPARK_AMD)

@@ -146,7 +146,7 @@ DSPARK_DEVICE Pair fused(Pair a, Pair b, Pair c) {
 #endif
 }
 
-// sum + sign * value for a sign of 1 or -1: one rounding, since the product is exact; fused where that is one instruction.
+// sum + sign * value for a sign of 1 or -1: one rounding, as the product is exact; fused where that is one instruction.
 DSPARK_DEVICE Pair plus_signed(Pair sum, Pair value, float sign) {
 #if defined(DSPARK_HOST)
   return sum + value * both(sign);
@@ -156,8 +156,8 @@ DSPARK_DEVICE Pair plus_signed(Pair sum, Pair value, float sign) {
 }
 
 // `root` and `inverse` are hardware guesses of sqrt(x) and 1 / root, each within one unit in the last place; both are
-// rounded correctly from there, for every x from 2^-96 up. A test tries all mantissas with every guess that the hardware
-// may make. Half the instructions of a compiler's sqrt and division, which also serve subnormal numbers.
+// rounded correctly from there, for every x from 2^-96 up. A test tries all mantissas with every guess that the
+// hardware may make. Half the instructions of a compiler's sqrt and division, which also serve subnormal numbers.
 DSPARK_DEVICE float inverse_root_from_guess(float x, float root, float inverse) {
   // The root is below r + 1/2 unit when r * (r + 1 unit) >= x: the residuals with both neighbours say which is nearest.
   const float below = float_of(bits_of(root) - 1u), above = float_of(bits_of(root) + 1u);
