@@ -16,7 +16,7 @@ from typing import Any
 from sglang_dspark.cli.server import CPU_ENGINE, Server
 from sglang_dspark.demo import DemoPair, ensure
 
-PROMPT = "The river "
+PROMPT = "class Message:\n    def __init__(self, name):\n        self."
 _NEW_TOKENS = 64
 
 
@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         "demo",
         help="serve a small MiniMax-M3 and its draft on the CPU, with and without speculation",
         description=__doc__,
-        epilog="example: sglang-dspark demo --prompt 'The captain '",
+        epilog="example: sglang-dspark demo --prompt 'class Path:'",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--path", action="store_true", help="only print the folder with target/ and draft/")

@@ -1,7 +1,7 @@
 """Builds a demo pair in a folder, or keeps one in the user's cache.
 
-Made for this project: a served model is worth trying only if the draft is accepted now and then and refused now and
-then, and random weights give neither.
+A served model is worth trying only if its draft is accepted now and then and refused now and then; random weights give
+neither. So people get the pair that was trained (`trained.SPEC`), and tests the constructed ones (every other spec).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import tokenizers
 from safetensors.torch import save_file
 
+from sglang_dspark.demo import trained
 from sglang_dspark.demo.draft import draft_tensors
 from sglang_dspark.demo.layouts import draft_checkpoint
 from sglang_dspark.demo.spec import DemoSpec
@@ -41,9 +43,7 @@ def build(folder: Path, *, layout: str = "automodel", spec: DemoSpec | None = No
     """Write a target and its draft below `folder`, the same bytes every time, and say where they are."""
     spec = spec or DemoSpec.text()
     pair = DemoPair(folder / "target", folder / "draft")
-    tokenizer = make_tokenizer(spec)
-    weights = transition_weights(spec, tokenizer)
-    target, draft = target_tensors(spec, weights), draft_tensors(spec, weights)
+    tokenizer, target, draft = _weights(spec)
     config = target_config(spec)
     draft_config, draft_named = draft_checkpoint(layout, spec, config, target, draft)
     _write_checkpoint(pair.target, config, target)
@@ -53,13 +53,22 @@ def build(folder: Path, *, layout: str = "automodel", spec: DemoSpec | None = No
     return pair
 
 
+def _weights(spec: DemoSpec) -> tuple[tokenizers.Tokenizer, Tensors, Tensors]:
+    if spec.name == trained.SPEC.name:
+        published = trained.read(spec)
+        return published.tokenizer, published.target, published.draft
+    tokenizer = make_tokenizer(spec)
+    table = transition_weights(spec, tokenizer)
+    return tokenizer, target_tensors(spec, table), draft_tensors(spec, table)
+
+
 def ensure(cache: Path | None = None, *, layout: str = "automodel", spec: DemoSpec | None = None) -> DemoPair:
-    """The pair in the cache, built first if it is not there or not whole.
+    """The pair in the cache, the trained one by default, built first if it is not there or not whole.
 
     `cache` defaults to $XDG_CACHE_HOME/sglang-dspark, or ~/.cache/sglang-dspark. The folder's name carries a hash of
     everything the pair is made from. A finished pair appears by one rename, so no process ever sees half of one.
     """
-    spec = spec or DemoSpec.text()
+    spec = spec or trained.SPEC
     cache = cache or _default_cache()
     final = cache / f"demo-{_content_version(layout, spec)}"
     cache.mkdir(parents=True, exist_ok=True)
@@ -92,7 +101,8 @@ def _write_checkpoint(folder: Path, config: dict[str, object], tensors: Tensors)
 
 def _content_version(layout: str, spec: DemoSpec) -> str:
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    return hashlib.sha256(sources + repr((layout, spec)).encode()).hexdigest()[:16]
+    weights = repr(trained.digests()) if spec.name == trained.SPEC.name else ""
+    return hashlib.sha256(sources + repr((layout, spec, weights)).encode()).hexdigest()[:16]
 
 
 def _digests(folder: Path) -> dict[str, str]:
