@@ -11,8 +11,8 @@ import re
 from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
 OFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("context_kv", ("hip", "triton", "torch")),
-    ("qk_norm_rope", ("hip", "triton", "torch")),
+    ("context_kv", ("hip", "triton", "aiter", "torch")),
+    ("qk_norm_rope", ("hip", "triton", "aiter", "torch")),
 )
 
 # MI300 reads the "fnuz" fp8 (finite max 240, no negative zero). gfx950 and everything later read the OCP format.

@@ -15,7 +15,14 @@ where they offer it.
 from __future__ import annotations
 
 from sglang_dspark.ops import dispatch
-from sglang_dspark.ops.context_kv import cuda_backend, hip_backend, host_backend, torch_backend, triton_backend
+from sglang_dspark.ops.context_kv import (
+    aiter_backend,
+    cuda_backend,
+    hip_backend,
+    host_backend,
+    torch_backend,
+    triton_backend,
+)
 from sglang_dspark.ops.context_kv.spec import ContextKVSpec, ContextKVTables, check_tables
 from sglang_dspark.platforms import Platform
 
@@ -27,6 +34,7 @@ OP = dispatch.Op(
         hip_backend.BACKEND,
         cuda_backend.BACKEND,
         triton_backend.BACKEND,
+        aiter_backend.BACKEND,
         host_backend.BACKEND,
         torch_backend.BACKEND,
     ),

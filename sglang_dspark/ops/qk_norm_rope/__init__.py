@@ -14,7 +14,14 @@ where they offer it.
 from __future__ import annotations
 
 from sglang_dspark.ops import dispatch
-from sglang_dspark.ops.qk_norm_rope import cuda_backend, hip_backend, host_backend, torch_backend, triton_backend
+from sglang_dspark.ops.qk_norm_rope import (
+    aiter_backend,
+    cuda_backend,
+    hip_backend,
+    host_backend,
+    torch_backend,
+    triton_backend,
+)
 from sglang_dspark.ops.qk_norm_rope.spec import QKNormRopeSpec, QKNormRopeTables, check_tables
 from sglang_dspark.platforms import Platform
 
@@ -22,7 +29,14 @@ __all__ = ["OP", "QKNormRopeSpec", "QKNormRopeTables", "choose"]
 
 OP = dispatch.Op(
     "qk_norm_rope",
-    (hip_backend.BACKEND, cuda_backend.BACKEND, triton_backend.BACKEND, host_backend.BACKEND, torch_backend.BACKEND),
+    (
+        hip_backend.BACKEND,
+        cuda_backend.BACKEND,
+        triton_backend.BACKEND,
+        aiter_backend.BACKEND,
+        host_backend.BACKEND,
+        torch_backend.BACKEND,
+    ),
     check_tables,
 )
 

@@ -13,10 +13,10 @@ from sglang_dspark.platforms import UnsupportedPlatform, amd, cpu, nvidia
 @pytest.mark.parametrize(
     ("name", "arch", "device_type", "fp8_format", "warp_size", "context_kv_backends"),
     [
-        ("amd", "gfx942", "cuda", "e4m3fnuz", 64, ("hip", "triton", "torch")),
-        ("amd", "gfx940", "cuda", "e4m3fnuz", 64, ("hip", "triton", "torch")),
-        ("amd", "gfx950", "cuda", "e4m3fn", 64, ("hip", "triton", "torch")),
-        ("amd", "gfx90a", "cuda", "e4m3fn", 64, ("hip", "triton", "torch")),
+        ("amd", "gfx942", "cuda", "e4m3fnuz", 64, ("hip", "triton", "aiter", "torch")),
+        ("amd", "gfx940", "cuda", "e4m3fnuz", 64, ("hip", "triton", "aiter", "torch")),
+        ("amd", "gfx950", "cuda", "e4m3fn", 64, ("hip", "triton", "aiter", "torch")),
+        ("amd", "gfx90a", "cuda", "e4m3fn", 64, ("hip", "triton", "aiter", "torch")),
         ("nvidia", "sm_90", "cuda", "e4m3fn", 32, ("cuda", "triton", "torch")),
         ("nvidia", "sm_100", "cuda", "e4m3fn", 32, ("cuda", "triton", "torch")),
         ("cpu", "cpu", "cpu", "e4m3fn", 1, ("host", "torch")),
