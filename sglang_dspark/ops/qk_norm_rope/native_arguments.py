@@ -104,20 +104,20 @@ def set_rows(
     q_fp8_out: torch.Tensor | None,  # [T, Hq, D] q_fp8_dtype
 ) -> None:
     """Point the arguments at the rows of a call."""
-    tokens, q_heads, kv_heads = qkv.shape[0], arguments.q_heads, arguments.kv_heads
-    if tokens * row_bytes(qkv) > OFFSET_LIMIT or tokens * max(q_heads, kv_heads) ** 2 > 2**32:
+    tokens, heads = qkv.shape[0], max(arguments.q_heads, arguments.kv_heads)
+    token_bytes, q_fp8_bytes = row_bytes(qkv), 0 if q_fp8_out is None else row_bytes(q_fp8_out)
+    if tokens * max(token_bytes, q_fp8_bytes) > OFFSET_LIMIT or tokens * heads**2 > 2**32:
         raise ValueError(
-            f"qk_norm_rope qkv: expected less than 4 GiB, and T * H^2 up to 2^32, found T = {tokens} of "
-            f"{row_bytes(qkv)} bytes and H = {max(q_heads, kv_heads)}: call it in parts"
+            f"qk_norm_rope: expected qkv and q_fp8_out below 4 GiB, and T * H^2 up to 2^32, found T = {tokens} of "
+            f"{token_bytes} and {q_fp8_bytes} bytes, and H = {heads}: call it in parts"
         )
     arguments.qkv, arguments.positions = qkv.data_ptr(), positions.data_ptr()
-    arguments.qkv_token_bytes = row_bytes(qkv)
-    arguments.last_q_row, arguments.last_kv_row = tokens * q_heads - 1, tokens * kv_heads - 1
+    arguments.qkv_token_bytes, arguments.q_fp8_token_bytes = token_bytes, q_fp8_bytes
+    arguments.last_q_row, arguments.last_kv_row = tokens * arguments.q_heads - 1, tokens * arguments.kv_heads - 1
     # Without slots the positions stand in for them, and no slot is inside a pool of none.
     arguments.slots = (positions if slots is None else slots).data_ptr()
     arguments.num_slots = 0 if slots is None else tables.num_slots
     arguments.q_fp8 = 0 if q_fp8_out is None else q_fp8_out.data_ptr()
-    arguments.q_fp8_token_bytes = 0 if q_fp8_out is None else row_bytes(q_fp8_out)
 
 
 def groups_a_block(spec: QKNormRopeSpec) -> int:

@@ -53,11 +53,12 @@ def _to_fp8(values, scale, BIAS: tl.constexpr):
 
 
 @triton.jit
-def _to_pool(values, scale, element: tl.constexpr, BIAS: tl.constexpr, CAST_BY_BITS: tl.constexpr):
+def _to_pool(values, scale, BIAS: tl.constexpr, CAST_BY_BITS: tl.constexpr):
     """Values of the qkv dtype as the pool stores them; a BIAS of 0 is a pool of the qkv dtype."""
     if BIAS == 0:
         return values
-    return _to_fp8(_widen(values, CAST_BY_BITS), scale, BIAS)
+    else:
+        return _to_fp8(_widen(values, CAST_BY_BITS), scale, BIAS)
 
 
 @triton.jit
@@ -147,16 +148,16 @@ def _finish_rows(
             stored = exists & (slot >= 0) & (slot < num_slots)
             out = k_out + slot * k_out_stride + head * D
             v_out = v_pool + slot * v_stride + head * D
-            tl.store(v_out + dim, _to_pool(v, v_scale, element, BIAS, CAST_BY_BITS), mask=stored & (dim < D))
+            tl.store(v_out + dim, _to_pool(v, v_scale, BIAS, CAST_BY_BITS), mask=stored & (dim < D))
         else:
             stored = exists
             out = k_out + token.to(tl.int64) * k_out_stride + head * D
-        stored_first = _to_pool(turned_first, k_scale, element, BIAS, CAST_BY_BITS)
-        stored_second = _to_pool(turned_second, k_scale, element, BIAS, CAST_BY_BITS)
+        stored_first = _to_pool(turned_first, k_scale, BIAS, CAST_BY_BITS)
+        stored_second = _to_pool(turned_second, k_scale, BIAS, CAST_BY_BITS)
         tl.store(out + first_dim, stored_first, mask=stored & in_half)
         tl.store(out + second_dim, stored_second, mask=stored & in_half)
         if R < D:
-            stored_tail = _to_pool(tail, k_scale, element, BIAS, CAST_BY_BITS)
+            stored_tail = _to_pool(tail, k_scale, BIAS, CAST_BY_BITS)
             tl.store(out + tail_dim, stored_tail, mask=stored & in_tail)
 
 
