@@ -9,6 +9,7 @@ import torch
 from sglang_dspark import platforms
 from sglang_dspark.ops.aiter.trial import outside
 from sglang_dspark.ops.context_kv import aiter_backend as context_kv
+from sglang_dspark.ops.context_kv import aiter_candidates as candidates
 from sglang_dspark.ops.context_kv import reference as context_law
 from sglang_dspark.ops.context_kv.rows import written_rows
 from sglang_dspark.ops.qk_norm_rope import aiter_backend as qk_norm_rope
@@ -36,7 +37,7 @@ def own_fp8(platform: Platform, case: cases.Case) -> Platform:
     return replace(platforms.describe("amd", arch), device_type=platform.device_type)
 
 
-def context_covers(candidate: context_kv.Candidate, case: cases.Case) -> bool:
+def context_covers(candidate: candidates.Candidate, case: cases.Case) -> bool:
     given = context_problem(case)
     platform = own_fp8(platforms.describe("amd", "gfx942"), case)
     spec_reasons = context_kv._spec_refusals(platform, given.spec) or candidate.refusals(given.spec)
@@ -51,7 +52,7 @@ def check_context(candidate: str, case: cases.Case, storages: list[torch.Tensor]
     positions = law.positions.clamp(0, tables.num_positions - 1)
     context_law.write(spec, tables, law.kv, positions, slots, law.commit_lens)
 
-    bound, sizes = context_kv.bound_of(candidate, spec), bounds.magnitude(context_problem(case))
+    bound, sizes = candidates.bound_of(candidate, spec), bounds.magnitude(context_problem(case))
     # V in a bf16 pool is a copy: it is compared with the bytes that stay.
     halves = [sizes, law.kv[:, :, 1].double().abs()] if spec.pool_dtype.itemsize == 1 else [sizes]
     row = spec.num_kv_heads * spec.head_dim

@@ -11,6 +11,7 @@ import torch
 from sglang_dspark.ops import context_kv
 from sglang_dspark.ops.aiter import signatures
 from sglang_dspark.ops.context_kv import aiter_backend
+from sglang_dspark.ops.context_kv.aiter_candidates import BOUNDS, CANDIDATES, FP8_BOUND, Candidate
 from sglang_dspark.ops.dispatch import NoBackend, NotCovered
 from tests.parity.cases import CASES
 
@@ -19,8 +20,8 @@ from . import fake_aiter, parity
 pytestmark = pytest.mark.usefixtures("nothing_imported")
 
 CASE = {case.name: case for case in CASES}
-PAIRS = [(one, case) for one in aiter_backend.CANDIDATES for case in CASES if parity.context_covers(one, case)]
-MROPE, QKNORM, UNFUSED = aiter_backend.CANDIDATES
+PAIRS = [(one, case) for one in CANDIDATES for case in CASES if parity.context_covers(one, case)]
+MROPE, QKNORM, UNFUSED = CANDIDATES
 FUNCTIONS = {
     "fused_qk_norm_mrope": "fused_qk_norm_mrope_3d_cache_pts_quant_shuffle",
     "fused_qknorm_idxrqknorm": "fused_qknorm_idxrqknorm",
@@ -28,7 +29,7 @@ FUNCTIONS = {
 }
 
 
-def all_but(candidate: aiter_backend.Candidate) -> dict[str, None]:
+def all_but(candidate: Candidate) -> dict[str, None]:
     """What to leave out of AITER so that one candidate is left."""
     return {function: None for name, function in FUNCTIONS.items() if name != candidate.name}
 
@@ -212,6 +213,6 @@ def test_a_function_that_does_something_else_fails_its_trial(drifted, reason, am
 
 
 def test_bounds_have_reasons():
-    assert set(aiter_backend.BOUNDS) == {one.name for one in aiter_backend.CANDIDATES}
-    assert all(bound.reason for bound in (*aiter_backend.BOUNDS.values(), aiter_backend.FP8_BOUND))
+    assert set(BOUNDS) == {one.name for one in CANDIDATES}
+    assert all(bound.reason for bound in (*BOUNDS.values(), FP8_BOUND))
     assert "aiter" in sys.modules and sys.modules["aiter"] is None  # this file never reached a real one

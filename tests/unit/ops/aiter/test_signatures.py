@@ -10,13 +10,14 @@ from sglang_dspark import platforms
 from sglang_dspark.ops.aiter import signatures
 from sglang_dspark.ops.aiter.signatures import Unusable, Wanted, find
 from sglang_dspark.ops.context_kv import aiter_backend as context_kv
+from sglang_dspark.ops.context_kv import aiter_candidates as candidates
 from sglang_dspark.ops.qk_norm_rope import aiter_backend as qk_norm_rope
 
 from . import fake_aiter
 
 pytestmark = pytest.mark.usefixtures("nothing_imported")
 
-EVERY_FUNCTION = (*(wanted for one in context_kv.CANDIDATES for wanted in one.wanted), qk_norm_rope.FUSED)
+EVERY_FUNCTION = (*(wanted for one in candidates.CANDIDATES for wanted in one.wanted), qk_norm_rope.FUSED)
 
 
 def scaled(value, scale, offset=7):
@@ -42,7 +43,7 @@ def test_parameters_that_moved_are_passed_in_their_new_place(install):
 def test_hidden_parameters_are_read_where_torch_has_them(install):
     """AITER's compiled functions are (*args, **kwargs) to Python: taken at their word they would all be refused."""
     install()
-    order = dict(find(context_kv.MROPE).order)
+    order = dict(find(candidates.MROPE).order)
     assert list(order)[:3] == ["qkv", "qw", "kw"]
     assert (order["qkv"], order["rotary_dim"], order["gemma_norm"]) == (signatures.REQUIRED, 0, False)
 
@@ -50,21 +51,21 @@ def test_hidden_parameters_are_read_where_torch_has_them(install):
 def test_hidden_parameters_that_torch_does_not_have(install):
     install(rms_norm_opus=lambda *args, **kwargs: None)
     with pytest.raises(Unusable, match="rms_norm_opus hides its parameters, and is not registered with torch"):
-        find(context_kv.NORM)
+        find(candidates.NORM)
 
 
 @pytest.mark.parametrize(
     ("name", "wanted", "gone", "reason"),
     [
         # v0.1.17 and before
-        ("fused_qk_norm_mrope_3d_cache_pts_quant_shuffle", context_kv.MROPE, ("gemma_norm",), "gemma_norm"),
+        ("fused_qk_norm_mrope_3d_cache_pts_quant_shuffle", candidates.MROPE, ("gemma_norm",), "gemma_norm"),
         # The first version of the function, of 2026-06-17, with one kv_cache
-        ("fused_qknorm_idxrqknorm", context_kv.QKNORM, ("kv_cache_k", "kv_cache_v"), "kv_cache_k, kv_cache_v"),
-        ("rms_norm_opus", context_kv.NORM, ("gemma_norm",), "gemma_norm"),
+        ("fused_qknorm_idxrqknorm", candidates.QKNORM, ("kv_cache_k", "kv_cache_v"), "kv_cache_k, kv_cache_v"),
+        ("rms_norm_opus", candidates.NORM, ("gemma_norm",), "gemma_norm"),
     ],
 )
 def test_a_drifted_signature_names_what_is_missing(install, name, wanted, gone, reason):
-    declared = {"fused_qk_norm_mrope_3d_cache_pts_quant_shuffle": lambda_of(context_kv.MROPE)}
+    declared = {"fused_qk_norm_mrope_3d_cache_pts_quant_shuffle": lambda_of(candidates.MROPE)}
     install(**{name: fake_aiter.without(declared.get(name, getattr(fake_aiter, name)), *gone)})
     with pytest.raises(Unusable, match=f"^{name} has no parameter {reason}$"):
         find(wanted)
@@ -78,13 +79,13 @@ def lambda_of(wanted: Wanted):
 def test_a_new_required_parameter_is_named(install):
     install(rms_norm_opus=lambda out, input, weight, epsilon, gemma_norm, stream, *, mode: None)
     with pytest.raises(Unusable, match="rms_norm_opus asks for stream, mode, which this adapter does not know"):
-        find(context_kv.NORM)
+        find(candidates.NORM)
 
 
 def test_a_missing_function_is_named(install):
     install(rms_norm_opus=None)
     with pytest.raises(Unusable, match="^aiter has no rms_norm_opus$"):
-        find(context_kv.NORM)
+        find(candidates.NORM)
 
 
 def test_not_installed():
