@@ -1,4 +1,4 @@
-"""Every variant of the kernel compiles for the chips we serve on, without one of them: registers, spills, LDS, scratch."""
+"""Every variant of the kernel compiles for the chips we serve on, without one: registers, spills, LDS, scratch."""
 
 from __future__ import annotations
 
