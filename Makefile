@@ -18,6 +18,7 @@ serve: setup ## start SGLang on this machine's CPU with a small DSpark pair, and
 	@$(VENV)/bin/sglang-dspark demo $(SERVE_ARGS)
 
 test: setup ## all tests, the ones that start the real server too (PYTEST_ARGS="-m 'not e2e' -x")
+	@scripts/compiler.sh
 	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
 
 # Beside the environment, not in it: `make test` and `make serve` go on without Triton, as most people have them.
