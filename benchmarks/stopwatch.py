@@ -1,0 +1,138 @@
+"""The timing loop, its statistics and its budget. It knows a machine by six calls, so a test gives it another one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+WARM_UP = 3
+FEWEST_REPETITIONS = 10
+
+
+class Machine(Protocol):
+    """What the timing loop asks of a device."""
+
+    def now_us(self) -> float:
+        """The host's clock."""
+
+    def clear_cache(self) -> None:
+        """Queue a write of a buffer that is larger than every cache."""
+
+    def mark(self) -> Any:
+        """Queue a time stamp."""
+
+    def elapsed_us(self, start: Any, end: Any) -> float:
+        """The device's time between two stamps that it has reached."""
+
+    def wait(self) -> None:
+        """Until the device has nothing left to do."""
+
+    def captured(self, call: Callable[[], object]) -> Callable[[], object]:
+        """The call in a graph: what is returned replays it."""
+
+
+class Gpu:
+    """torch's current CUDA or ROCm device."""
+
+    def __init__(self, flush_bytes: int) -> None:
+        self._flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda")
+
+    def now_us(self) -> float:
+        return time.perf_counter() * 1e6
+
+    def clear_cache(self) -> None:
+        self._flush.zero_()
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_us(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        return start.elapsed_time(end) * 1e3
+
+    def wait(self) -> None:
+        torch.cuda.synchronize()
+
+    def captured(self, call: Callable[[], object]) -> Callable[[], object]:
+        # Whatever is compiled or allocated on the first call must not be captured.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        return graph.replay
+
+
+@dataclass(frozen=True)
+class Timings:
+    """One number a repetition. ``host_us`` is how long the call kept the host, the device's work not waited for."""
+
+    device_us: tuple[float, ...]
+    host_us: tuple[float, ...]
+
+    def figures(self) -> dict[str, float]:
+        """The percentiles that a row holds."""
+        device = {f"p{percent}_us": percentile(self.device_us, percent) for percent in (20, 50, 80)}
+        return {**device, "host_p50_us": percentile(self.host_us, 50)}
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """With a linear step between neighbours."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def time_calls(machine: Machine, calls: Sequence[Callable[[], object]], repetitions: int) -> Timings:
+    """Time the calls in turn, each with a cold cache: between two stamps on the device, one call at a time."""
+    device_us, host_us = [], []
+    for repetition in range(repetitions):
+        call = calls[repetition % len(calls)]
+        machine.clear_cache()
+        start = machine.mark()
+        begun_us = machine.now_us()
+        call()
+        host_us.append(machine.now_us() - begun_us)
+        end = machine.mark()
+        machine.wait()
+        device_us.append(machine.elapsed_us(start, end))
+    return Timings(tuple(device_us), tuple(host_us))
+
+
+class Budget:
+    """The seconds of a whole run, dealt out evenly to the cases that are left."""
+
+    def __init__(self, seconds: float, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s, self._end_s = now_s, now_s() + seconds
+
+    def left_s(self) -> float:
+        """What is left, 0 at least."""
+        return max(0.0, self._end_s - self._now_s())
+
+    def repetitions(self, asked: int, one_us: float, cases_left: int) -> int:
+        """As many as asked, or as many as this case's part of the rest allows; 0 where that is too few to mean much."""
+        allowed = int(self.left_s() / cases_left * 1e6 / max(one_us, 1e-3))
+        return min(asked, allowed) if allowed >= min(asked, FEWEST_REPETITIONS) else 0
+
+
+def time_within(
+    machine: Machine, calls: Sequence[Callable[[], object]], asked: int, budget: Budget, cases_left: int
+) -> Timings | None:
+    """Time the calls as often as asked, or as the budget allows; None when it allows too little."""
+    if budget.left_s() == 0:
+        return None
+    begun_us = machine.now_us()
+    time_calls(machine, calls, WARM_UP)
+    one_us = (machine.now_us() - begun_us) / WARM_UP
+    repetitions = budget.repetitions(asked, one_us, cases_left)
+    return time_calls(machine, calls, repetitions) if repetitions else None

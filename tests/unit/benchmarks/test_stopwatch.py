@@ -1,0 +1,78 @@
+"""The timing loop and its statistics, on a machine whose times are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import stopwatch
+from benchmarks.stopwatch import Timings, percentile, time_calls, time_within
+
+from .machines import FakeMachine
+
+
+def test_every_call_has_a_cold_cache_and_stamps_of_its_own():
+    """A flush inside the stamps would be timed; one left out would time a warm cache."""
+    machine = FakeMachine()
+    time_calls(machine, [lambda: machine.log.append("call")], 2)
+    assert machine.log == ["flush", "mark", "call", "mark", "wait"] * 2
+
+
+def test_inputs_are_rotated():
+    machine, seen = FakeMachine(), []
+    time_calls(machine, [lambda: seen.append("a"), lambda: seen.append("b"), lambda: seen.append("c")], 7)
+    assert seen == list("abcabca")
+
+
+def test_device_and_host_times_are_told_apart():
+    """The host returns after 2 us; the device takes 5 us more."""
+    machine = FakeMachine(call_us=5.0)
+    timings = time_calls(machine, [lambda: machine.spend(2.0)], 4)
+    assert timings.host_us == pytest.approx((2.0,) * 4)
+    assert timings.device_us == pytest.approx((7.0,) * 4)
+
+
+def test_figures_are_the_percentiles():
+    timings = Timings(tuple(float(value) for value in range(101)), (3.0, 1.0, 2.0))
+    assert timings.figures() == {"p20_us": 20.0, "p50_us": 50.0, "p80_us": 80.0, "host_p50_us": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"), [((4.0,), 80, 4.0), ((2.0, 1.0), 50, 1.5), ((1, 2, 9), 80, 6.2)]
+)
+def test_percentile(values, percent, expected):
+    assert percentile(values, percent) == pytest.approx(expected)
+
+
+def test_one_outlier_moves_no_percentile():
+    assert Timings((1.0,) * 99 + (1e6,), (1.0,)).figures()["p80_us"] == 1.0
+
+
+def test_a_roomy_budget_gives_what_was_asked():
+    machine = FakeMachine()
+    timings = time_within(machine, [lambda: None], 50, machine.budget(10), cases_left=4)
+    assert timings is not None and len(timings.device_us) == 50
+    assert machine.log.count("flush") == 50 + stopwatch.WARM_UP
+
+
+def test_a_tight_budget_is_dealt_out_evenly():
+    """85 us a repetition and 10 ms for 4 cases: each gets about 2.5 ms, 28 repetitions, and the last ones no fewer."""
+    machine = FakeMachine()
+    budget = machine.budget(0.010)
+    counts = [len(time_within(machine, [lambda: None], 100, budget, left).device_us) for left in (4, 3, 2, 1)]
+    assert all(22 <= count <= 32 for count in counts), counts
+    assert machine.clock_us <= 10_000
+
+
+def test_too_little_is_not_timed_at_all():
+    """Three repetitions have no percentiles: say so, and leave the time to the others."""
+    machine = FakeMachine(flush_us=1000.0)
+    assert time_within(machine, [lambda: None], 100, machine.budget(0.010), cases_left=2) is None
+    assert machine.log.count("flush") == stopwatch.WARM_UP
+
+
+def test_a_spent_budget_runs_nothing():
+    machine = FakeMachine()
+    budget = machine.budget(0.001)
+    machine.spend(2000)
+    assert time_within(machine, [lambda: None], 100, budget, cases_left=1) is None
+    assert machine.log == [] and budget.left_s() == 0

@@ -1,0 +1,76 @@
+"""SGLang's writer as the baseline: found in the wheel, called with its own arguments, and missed out loud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import context_kv_workload, presets, upstream
+from benchmarks.context_kv_workload import Shape
+from benchmarks.upstream import UpstreamMissing
+
+# The parameters of SGLang 0.5.23's launcher, in order, and a record of what they were given.
+STAND_IN = """
+calls = []
+def fused_kv_norm_rope_write(kv, meta, k_norm_weights, cos_sin_cache, positions, locs, num_layers, kv_size, head_dim,
+                             eps, commit_lens=None, locs_row_width=None, is_neox_style=True, rotary_dim=None):
+    calls.append(dict(locals()))
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch) -> Path:
+    """Where an `sglang` that wins over the installed one can be put. It cannot be imported as a package."""
+    package = tmp_path / "sglang"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('not importable')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "sglang", raising=False)
+    return package.joinpath(*upstream.MODULE.split(".")[1:]).with_suffix(".py")
+
+
+def work(dtype=torch.bfloat16, preset="m3-tp1"):
+    return context_kv_workload.build(Shape(presets.PRESETS[preset], 2, dtype), "cpu", num_slots=16, num_positions=8)
+
+
+def test_it_is_given_what_sglang_gives_it(site):
+    site.parent.mkdir(parents=True)
+    site.write_text(STAND_IN)
+    write, given = upstream.load(), work()
+    rows = given.sets[1]
+    upstream.bind(write, given.spec, given.tables)(rows.kv, rows.positions, rows.slots)
+    (call,) = write.__globals__["calls"]
+    assert (call["num_layers"], call["kv_size"], call["head_dim"], call["rotary_dim"]) == (5, 512, 128, 64)
+    assert (call["eps"], call["is_neox_style"], call["commit_lens"]) == (1e-6, True, None)
+    assert call["kv"] is rows.kv and call["locs"] is rows.slots and call["positions"] is rows.positions
+    k_pool, v_pool = given.tables.k_pools[3], given.tables.v_pools[3]
+    assert call["meta"][3].tolist() == [k_pool.data_ptr(), v_pool.data_ptr(), 512, 512]
+
+
+def test_a_wheel_without_the_file_is_said(site):
+    with pytest.raises(UpstreamMissing, match=f"has no {upstream.MODULE}"):
+        upstream.load()
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"), [("import no_such_module", "no_such_module"), ("x = 1", "has no attribute")]
+)
+def test_a_file_that_cannot_be_used_is_said(site, source, reason):
+    site.parent.mkdir(parents=True)
+    site.write_text(source)
+    with pytest.raises(UpstreamMissing, match=reason):
+        upstream.load()
+
+
+def test_no_sglang_is_said(monkeypatch):
+    monkeypatch.setattr(upstream.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UpstreamMissing, match="SGLang is not installed"):
+        upstream.load()
+
+
+def test_fp8_is_not_covered():
+    given = work(torch.float8_e4m3fn)
+    with pytest.raises(UpstreamMissing, match="does not cover a pool of torch.float8_e4m3fn"):
+        upstream.bind(lambda: None, given.spec, given.tables)
