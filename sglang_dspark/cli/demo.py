@@ -16,7 +16,7 @@ from typing import Any
 from sglang_dspark.cli.server import CPU_ENGINE, Server
 from sglang_dspark.demo import DemoPair, ensure
 
-PROMPT = "class Message:\n    def __init__(self, name):\n        self."
+PROMPT = "def read_message(self, message, timeout=None):\n    if"
 _NEW_TOKENS = 64
 
 
