@@ -1,8 +1,8 @@
 """The context KV writer made of AITER's functions, AMD's own library: a launch a layer or more, where ours has one.
 
 No function of AITER spans layers or knows commit lengths. So a call works layer by layer, and what the law does not
-write (a rejected column, a slot beyond the pools) gets slot -1, which every candidate of `aiter_candidates.py` skips. Some
-read a skipped row's cos and sin all the same, so positions are clamped first.
+write (a rejected column, a slot beyond the pools) gets slot -1, which every candidate of `aiter_candidates.py` skips.
+Some read a skipped row's cos and sin all the same, so positions are clamped first.
 
 The first candidate without refusals is bound, once a trial has found it within its bound.
 """

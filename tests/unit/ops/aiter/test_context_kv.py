@@ -178,6 +178,12 @@ def swaps_cos_and_sin(**arguments):
     fake_aiter.fused_qknorm_idxrqknorm(**arguments)
 
 
+def scales_v(**arguments):
+    heads = arguments["qkv"].unflatten(1, (-1, 128))
+    heads[:, 1 + arguments["num_kv_heads"] :] *= 0.5
+    fake_aiter.fused_qknorm_idxrqknorm(**arguments)
+
+
 def does_nothing(**arguments):
     pass
 
@@ -192,6 +198,7 @@ def raises(**arguments):
         (writes_negative_slots, "its trial put [0-9]+ elements out of bounds"),
         (multiplies_by_the_plain_weight, "its trial put [0-9]+ elements out of bounds"),
         (swaps_cos_and_sin, "its trial put [0-9]+ elements out of bounds"),
+        (scales_v, "its trial put [0-9]+ elements out of bounds"),
         (does_nothing, "its trial put [0-9]+ elements out of bounds"),
         (raises, r"its trial failed \(RuntimeError: block_size must be 16\)"),
     ],

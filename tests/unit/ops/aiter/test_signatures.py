@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+import torch
 
 from sglang_dspark import platforms
 from sglang_dspark.ops.aiter import signatures
@@ -52,6 +53,15 @@ def test_hidden_parameters_that_torch_does_not_have(install):
     install(rms_norm_opus=lambda *args, **kwargs: None)
     with pytest.raises(Unusable, match="rms_norm_opus hides its parameters, and is not registered with torch"):
         find(candidates.NORM)
+
+
+def test_the_tensor_that_aiter_adds_is_not_asked_for(install):
+    """Its wrapper passes one where the first parameter is none, so that torch finds the device."""
+    if not hasattr(torch.ops.aiter, "first_is_no_tensor"):
+        fake_aiter.LIBRARY.define("first_is_no_tensor(Tensor dummy, int count, Tensor out) -> ()")
+    install(first_is_no_tensor=None)
+    sys.modules["aiter"].first_is_no_tensor = lambda *args, **kwargs: args
+    assert find(Wanted("aiter", "first_is_no_tensor", ("out", "count")))(out="out", count=3) == (3, "out")
 
 
 @pytest.mark.parametrize(
