@@ -63,12 +63,11 @@ def parse_text(text: str, address: int = 0, size: int = 4) -> Instruction:
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:
-    """Split, but not inside (), [] or | |."""
-    pieces, depth, inside_bars, piece = [], 0, False, ""
+    """Split, but not inside () or []."""
+    pieces, depth, piece = [], 0, ""
     for character in text:
         depth += (character in "([") - (character in ")]")
-        inside_bars ^= character == "|"
-        if character == separator and depth == 0 and not inside_bars:
+        if character == separator and depth == 0:
             pieces.append(piece.strip())
             piece = ""
         else:

@@ -92,6 +92,17 @@ def test_arguments_of_another_size_are_refused(compiled):
         Kernel(image, "ratio_of_roots", chip).launch((1,), (64,), bytes(8), Memory())
 
 
+@pytest.mark.parametrize(("flag", "mode", "result"), [("-fno-gpu-flush-denormals-to-zero", 3, 2.0**-129),
+                                                      ("-fgpu-flush-denormals-to-zero", 0, 0.0)])  # fmt: skip
+def test_a_kernel_brings_its_treatment_of_denormals(flag, mode, result):
+    text = 'extern "C" __attribute__((global)) void twice(float* x) { *x = *x + *x; }'
+    kernel = Kernel(toolchain.compile_text(text, "gfx942", flag), "twice", CHIPS["gfx942"])
+    assert kernel.descriptor.denormals_32 == mode
+    value, memory = np.full(1, 2.0**-130, np.float32), Memory()
+    kernel.launch((1,), (1,), struct.pack("<Q", memory.add("x", value, writable=True)), memory)
+    assert value[0] == result
+
+
 def test_unknown_code_is_refused_before_it_runs():
     text = toolchain.compile_text('#define K extern "C" __attribute__((global)) void\n'
                                   "K f(float* x) { *x = __builtin_amdgcn_exp2f(*x); }", "gfx942")  # fmt: skip

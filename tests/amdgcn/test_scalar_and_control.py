@@ -105,6 +105,7 @@ def test_exec_is_saved_and_masked():
     assert wave.exec.tolist() == [bool(mask >> lane & 1) for lane in range(LANES)]
     wave = execute("s_mov_b64 exec, s[4:5]", "v_mov_b32_e32 v0, 1", v0=0, s4=mask)
     assert wave.vectors[0].tolist() == [mask >> lane & 1 for lane in range(LANES)]
+    assert execute("s_mov_b32 exec_hi, 1").exec.tolist() == [lane <= 32 for lane in range(LANES)]
     wave = execute("s_mov_b32 exec_lo, 0", "s_xor_b64 exec, exec, s[4:5]", s4=mask)
     assert wave.scalar(EXEC, 2) == (M64 ^ (M64 & M32)) ^ mask
 

@@ -34,12 +34,12 @@ def compile_hip(source: Path, arch: str, *flags: str) -> bytes:
         return result.read_bytes()
 
 
-def compile_text(text: str, arch: str) -> bytes:
+def compile_text(text: str, arch: str, *flags: str) -> bytes:
     """Code object of a HIP text."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "text.hip"
         source.write_text(text)
-        return compile_hip(source, arch)
+        return compile_hip(source, arch, *flags)
 
 
 def listing_of(text: str, arch: str) -> str:
