@@ -22,7 +22,7 @@ from sglang_dspark.platforms import Platform
 
 from . import context_kv_workload as workload
 from . import environment, parity, presets, report, roofline, rows, stopwatch, upstream
-from .context_kv_workload import DEVICE_COPY, SGLANG, Inputs, Shape, Work
+from .context_kv_workload import DEVICE_COPY, Inputs, Shape, Work
 from .parity import ParityFailed
 from .rows import Row, Run
 from .stopwatch import Budget, Machine, Timings
@@ -44,7 +44,7 @@ class Setting:
     shapes: tuple[Shape, ...]
     repetitions: int
     flush_bytes: int
-    load_upstream: Callable[[], Callable[..., None]] = upstream.load
+    load_upstream: Callable[[str], Callable[..., None]] = upstream.load
     large_copy_bytes: int = LARGE_COPY_BYTES
     num_slots: int = workload.SLOTS
     notes: dict[str, None] = field(default_factory=dict)  # in order, each once
@@ -78,8 +78,8 @@ def timed_rows(setting: Setting) -> Iterator[Row]:
         if row.subject == DEVICE_COPY:
             copy_bytes_per_us = row.figures["bandwidth_gb_per_s"] * 1e3
         yield row
-    # The platform's backends, SGLang's writer and the copy: the most that a shape has, so no case overdraws.
-    subjects_a_shape = len(setting.platform.backends(context_kv.OP.name)) + 2
+    # The platform's backends, SGLang's and the copy: the most that a shape has, so no case overdraws.
+    subjects_a_shape = len(setting.platform.backends(context_kv.OP.name)) + len(upstream.VARIANTS) + 1
     for number, shape in enumerate(setting.shapes):
         cases_after = (len(setting.shapes) - number - 1) * subjects_a_shape * len(MODES)
         yield from _rows_of_shape(setting, shape, cases_after, copy_bytes_per_us)
@@ -134,9 +134,9 @@ def _agreeing_writers(setting: Setting, shape: Shape, work: Work) -> dict[str, w
     for name, reason in refused.items():
         setting.notes[f"not timed, {shape.case()['pool_dtype']} pools, {name}: {reason}"] = None
     for name, reason in workload.disagreement(work, calls).items():
-        if name != SGLANG:
+        if name not in upstream.VARIANTS:
             raise ParityFailed(f"{name} differs from {next(iter(calls))} on the inputs of {_name(shape)}: {reason}")
-        setting.failures.append(f"not timed, {name}, {_name(shape)}: its pools differ from ours: {reason}")
+        setting.failures.append(f"not timed, {name}, {_name(shape)}: {reason}")
         del calls[name]
     return calls
 
@@ -146,14 +146,14 @@ def _timed(
 ) -> Timings | None:
     calls: list[Callable[[], object]] = [partial(subject, inputs) for inputs in work.sets]
     try:
-        if mode == "graph":
+        if mode == "graph" and setting.budget.left_s():
             calls = [setting.machine.captured(call) for call in calls]
         timings = stopwatch.time_within(setting.machine, calls, setting.repetitions, setting.budget, cases_left)
     except RuntimeError as error:
         setting.failures.append(f"not timed, {what}: {error}")
         return None
     if timings is None:
-        setting.notes[f"not timed, the budget was spent: {what}"] = None
+        setting.notes[f"not timed, too little of the budget was left: {what}"] = None
     elif len(timings.device_us) < setting.repetitions:
         setting.notes[f"trimmed by the budget to {len(timings.device_us)} repetitions: {what}"] = None
     return timings

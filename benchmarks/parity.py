@@ -75,22 +75,32 @@ def check_replays(
             call = context_kv.choose(platform, given.spec, given.tables, backend).run
         except NoBackend:
             continue
-        before = [storage.clone() for storage in given.storages]
-        replay = machine.captured(partial(call, *given.rows()))
-        for number, changed in enumerate(_changes(partial(cases.problem, case))):
-            for storage, old in zip(given.storages, before, strict=True):
-                storage.copy_(old)
-            for name in ("kv", "positions", "slots", "commit_lens"):
-                if getattr(given, name) is not None:
-                    getattr(given, name).copy_(getattr(changed, name))
-            replay()
-            machine.wait()
-            try:
-                _check_against_law(changed, [storage.cpu() for storage in given.storages])
-            except AssertionError as error:
-                raise ParityFailed(f"{backend}, replay {number} of case {case.name} from a graph: {error}") from error
-            compared += 1
+        what = f"{backend}, case {case.name} from a graph"
+        try:
+            compared += _compare_replays(machine, given, call, _changes(partial(cases.problem, case)))
+        except AssertionError as error:
+            raise ParityFailed(f"{what}: {error}") from error
+        except RuntimeError as error:
+            raise ParityFailed(f"{what} cannot be captured or replayed: {error}") from error
     return compared
+
+
+def _compare_replays(machine: Machine, given: Any, call: Callable[..., None], changes: Iterator[Any]) -> int:
+    before = [storage.clone() for storage in given.storages]
+    replay = machine.captured(partial(call, *given.rows()))
+    for number, changed in enumerate(changes):
+        for storage, old in zip(given.storages, before, strict=True):
+            storage.copy_(old)
+        for name in ("kv", "positions", "slots", "commit_lens"):
+            if getattr(given, name) is not None:
+                getattr(given, name).copy_(getattr(changed, name))
+        replay()
+        machine.wait()
+        try:
+            _check_against_law(changed, [storage.cpu() for storage in given.storages])
+        except AssertionError as error:
+            raise AssertionError(f"replay {number}: {error}") from error
+    return number + 1
 
 
 def _changes(problem: Callable[[], Any]) -> Iterator[Any]:

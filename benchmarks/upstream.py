@@ -1,12 +1,15 @@
 """SGLang's own Triton writer, as the installed wheel has it: the baseline. It is loaded where it lies, never copied.
 
-The file needs torch and Triton only, so it is loaded by its path: SGLang's packages need not be importable here.
+SGLang launches it with Triton's default of four warps, each of which does the same row; one warp is the better
+setting, so that is a second baseline. The file needs torch and Triton only, so it is loaded by its path: SGLang's
+packages need not be importable here.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,20 +20,35 @@ from sglang_dspark.ops.context_kv import ContextKVSpec, ContextKVTables
 
 MODULE = "sglang.kernels.ops.speculative.dspark.fused_kv_write"
 FUNCTION = "fused_kv_norm_rope_write"
+KERNEL = "_fused_kv_norm_rope_write_kernel"
+# The baselines, and the launch options that each adds to SGLang's own.
+SGLANG = "sglang"
+VARIANTS: dict[str, dict[str, int]] = {SGLANG: {}, "sglang_1_warp": {"num_warps": 1}}
 
 
 class UpstreamMissing(RuntimeError):
     """SGLang's writer is not on this machine, or does not cover the case. The message says which."""
 
 
-def load() -> Callable[..., None]:
-    """The launcher of SGLang's writer."""
+class LaunchedWith:
+    """A Triton kernel whose every launch has these options too."""
+
+    def __init__(self, kernel: Any, options: dict[str, int]) -> None:
+        self._kernel, self._options = kernel, options
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return partial(self._kernel[grid], **self._options)
+
+
+def load(variant: str = SGLANG) -> Callable[..., None]:
+    """The launcher of SGLang's writer, in a module of its own for each variant."""
     path = _path()
     spec = importlib.util.spec_from_file_location("sglang_context_kv_writer", path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        setattr(module, KERNEL, LaunchedWith(getattr(module, KERNEL), VARIANTS[variant]))
         return getattr(module, FUNCTION)
     except (ImportError, AttributeError) as error:
         raise UpstreamMissing(f"{path} of SGLang {_version()} cannot be used: {error}") from error

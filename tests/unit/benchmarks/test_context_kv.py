@@ -20,7 +20,7 @@ TP4 = presets.PRESETS["m3-tp4"]
 SHAPES = (Shape(TP4, 1, torch.bfloat16), Shape(TP4, 8, torch.bfloat16))
 
 
-def no_sglang():
+def no_sglang(variant="sglang"):
     raise UpstreamMissing("SGLang is not installed")
 
 
@@ -151,19 +151,33 @@ def test_ours_that_differs_on_the_timed_inputs_stops(setting, parity_passes, tmp
 
 def test_sglangs_that_differs_is_not_timed(setting, parity_passes, tmp_path, capsys):
     """Its launch would be wrong, and so would the comparison."""
-    setting.load_upstream = lambda: lambda *rows, **constants: None
+    setting.load_upstream = lambda variant: lambda *rows, **constants: None
     assert measure(setting, tmp_path) == 1
     captured = capsys.readouterr()
-    assert "FAILED: not timed, sglang, m3-tp4 T=1 H=1 bf16: its pools differ from ours: V differs" in captured.err
+    assert "FAILED: not timed, sglang, m3-tp4 T=1 H=1 bf16: V differs" in captured.err
     assert "sglang" not in {row.subject for row in rows.read(tmp_path.iterdir())}
+
+
+def test_sglangs_that_raises_is_not_timed(setting):
+    """Another version's launcher may have other parameters; ours are timed all the same."""
+
+    def other_version(*rows, **constants):
+        raise TypeError("unexpected keyword argument 'rotary_dim'")
+
+    setting.load_upstream = lambda variant: other_version
+    subjects = {row.subject for row in timed_rows(setting)}
+    assert subjects == {"device_copy", "event_pair", "torch"}
+    assert "it raises TypeError: unexpected keyword argument 'rotary_dim'" in setting.failures[0]
 
 
 def test_sglangs_that_agrees_is_timed(setting, monkeypatch):
     """Torch behind SGLang's launcher, so that its pools are right."""
     monkeypatch.setattr(upstream, "bind", lambda write, spec, tables: write(spec, tables))
-    setting.load_upstream = lambda: lambda spec, tables: context_kv.context_kv.choose(CPU, spec, tables, "torch").run
+    setting.load_upstream = lambda variant: (
+        lambda spec, tables: context_kv.context_kv.choose(CPU, spec, tables, "torch").run
+    )
     subjects = [row.subject for row in timed_rows(setting) if row.benchmark == "context_kv"]
-    assert subjects.count("sglang") == 4 and not setting.notes
+    assert subjects.count("sglang") == subjects.count("sglang_1_warp") == 4 and not setting.notes
 
 
 def test_a_case_that_raises_leaves_the_others(setting, parity_passes, tmp_path, capsys):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import context_kv_workload as workload
-from benchmarks import presets, roofline
+from benchmarks import presets, roofline, upstream
 from benchmarks.context_kv_workload import Shape
 from benchmarks.upstream import UpstreamMissing
 from sglang_dspark import platforms
@@ -16,7 +16,7 @@ BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 TP4, TP1 = presets.PRESETS["m3-tp4"], presets.PRESETS["m3-tp1"]
 
 
-def no_sglang():
+def no_sglang(variant="sglang"):
     raise UpstreamMissing("SGLang is not installed")
 
 
@@ -74,8 +74,8 @@ def test_every_token_count_has_slots_enough():
 
 def test_the_writers_of_a_platform():
     calls, refused = workload.writers(CPU, work(Shape(TP4, 8, BF16)), no_sglang)
-    assert "torch" in calls and workload.SGLANG not in calls
-    assert refused[workload.SGLANG] == "SGLang is not installed"
+    assert "torch" in calls and upstream.SGLANG not in calls
+    assert refused[upstream.SGLANG] == "SGLang is not installed"
 
 
 def test_refusals_are_short():
@@ -109,8 +109,8 @@ def wrong_k(elements: int):
         ("ours", wrong_v, "V differs"),
         ("ours", wrong_k(4), None),
         ("ours", wrong_k(100), "100 of 5120 K elements differ, at most 5 may"),
-        (workload.SGLANG, wrong_k(50), None),
-        (workload.SGLANG, wrong_k(100), "100 of 5120 K elements differ, at most 51 may"),
+        (upstream.SGLANG, wrong_k(50), None),
+        (upstream.SGLANG, wrong_k(100), "100 of 5120 K elements differ, at most 51 may"),
         ("writes nothing", lambda given: lambda *rows: None, "V differs"),
     ],
 )

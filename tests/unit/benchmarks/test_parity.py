@@ -83,7 +83,17 @@ def empty_graph(call):
 def test_a_broken_graph_is_found(capture):
     machine = FakeMachine()
     machine.capture = capture
-    with pytest.raises(ParityFailed, match="torch, replay [01] of case plain from a graph"):
+    with pytest.raises(ParityFailed, match="torch, case plain from a graph: replay [01]: "):
+        parity.check_replays(CPU, "torch", machine, "cpu", ["plain"])
+
+
+def test_a_call_that_cannot_be_captured_is_parity_failed():
+    def capture(call):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    machine = FakeMachine()
+    machine.capture = capture
+    with pytest.raises(ParityFailed, match="case plain from a graph cannot be captured or replayed: operation not"):
         parity.check_replays(CPU, "torch", machine, "cpu", ["plain"])
 
 
@@ -95,7 +105,7 @@ def test_commit_lengths_are_read_at_replay():
 
     machine = FakeMachine()
     machine.capture = capture
-    with pytest.raises(ParityFailed, match="replay 1 of case uneven_commits"):
+    with pytest.raises(ParityFailed, match="case uneven_commits from a graph: replay 1: "):
         parity.check_replays(CPU, "torch", machine, "cpu", ["uneven_commits"])
 
 

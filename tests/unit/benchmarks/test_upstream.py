@@ -13,10 +13,17 @@ from benchmarks.upstream import UpstreamMissing
 
 # The parameters of SGLang 0.5.23's launcher, in order, and a record of what they were given.
 STAND_IN = """
+launches = []
+class Kernel:
+    def __getitem__(self, grid):
+        return lambda *arguments, **options: launches.append((grid, arguments, options))
+_fused_kv_norm_rope_write_kernel = Kernel()
+
 calls = []
 def fused_kv_norm_rope_write(kv, meta, k_norm_weights, cos_sin_cache, positions, locs, num_layers, kv_size, head_dim,
                              eps, commit_lens=None, locs_row_width=None, is_neox_style=True, rotary_dim=None):
     calls.append(dict(locals()))
+    _fused_kv_norm_rope_write_kernel[(kv.shape[0], num_layers)](kv, D=head_dim)
 """
 
 
@@ -47,6 +54,19 @@ def test_it_is_given_what_sglang_gives_it(site):
     assert call["kv"] is rows.kv and call["locs"] is rows.slots and call["positions"] is rows.positions
     k_pool, v_pool = given.tables.k_pools[3], given.tables.v_pools[3]
     assert call["meta"][3].tolist() == [k_pool.data_ptr(), v_pool.data_ptr(), 512, 512]
+
+
+@pytest.mark.parametrize(("variant", "options"), [("sglang", {}), ("sglang_1_warp", {"num_warps": 1})])
+def test_a_variant_adds_its_options_to_every_launch(site, variant, options):
+    """The plain one launches as SGLang does; the other differs in nothing but the warps."""
+    site.parent.mkdir(parents=True)
+    site.write_text(STAND_IN)
+    write, given = upstream.load(variant), work()
+    rows = given.sets[0]
+    upstream.bind(write, given.spec, given.tables)(rows.kv, rows.positions, rows.slots)
+    ((grid, arguments, found),) = write.__globals__["launches"]
+    assert grid == (2, 5) and arguments[0] is rows.kv
+    assert found == {"D": 128, **options}
 
 
 def test_a_wheel_without_the_file_is_said(site):
