@@ -26,7 +26,7 @@ test-triton: setup ## the kernels once more, in Triton's interpreter (700 MB mor
 	@cmp -s requirements/triton.txt $(VENV)/triton/installed.txt || { echo "Installing Triton into $(VENV)/triton" && \
 	  $(VENV)/bin/python -m pip install -q --disable-pip-version-check --upgrade --no-deps --target $(VENV)/triton -r requirements/triton.txt && \
 	  cp requirements/triton.txt $(VENV)/triton/installed.txt; }
-	@PYTHONPATH=$(VENV)/triton DSPARK_REQUIRE_EXECUTORS=context_kv/triton/interpreter \
+	@PYTHONPATH=$(VENV)/triton DSPARK_REQUIRE_EXECUTORS=context_kv/triton/interpreter,qk_norm_rope/triton/interpreter \
 	  $(VENV)/bin/python -m pytest tests/parity tests/unit/ops $(PYTEST_ARGS)
 
 kernels: ## compile the GPU kernels that travel with the wheel, for every chip whose compiler is here (ARCHS="gfx942 gfx950")
