@@ -223,7 +223,8 @@ def measure(setting: Setting, out: Path, selection: str = "") -> int:
             found.append(row)
             _progress(row, setting)
     except ParityFailed as error:
-        print(f"PARITY FAILED, {'timing stopped' if found else 'nothing was timed'}: {error}", file=sys.stderr)
+        stopped = f"timing stopped (leave the rows of this run in {path} out)" if found else "nothing was timed"
+        print(f"PARITY FAILED, {stopped}: {error}", file=sys.stderr)
         _say(setting)
         return 1
     print(f"\n{report.markdown(found)}\n\n{len(found)} rows in {path}")

@@ -71,7 +71,8 @@ def _timings(rows: list[Row]) -> str:
         f"{BASELINE} / {first}",
     ]
     counts = sorted({int(row.how["repetitions"]) for row in rows if "repetitions" in row.how})
-    how = f"{counts[0]} to {counts[-1]} repetitions a case" if counts else "repetitions not recorded"
+    spread = " to ".join(str(count) for count in sorted({counts[0], counts[-1]})) if counts else "unknown"
+    how = f"repetitions a case: {spread}"
     if trimmed := sum(bool(row.how.get("trimmed")) for row in rows):
         how += f", trimmed by the time budget in {trimmed} of {len(rows)} cases"
     return f"{MEASURED.format(how=how, first=first)}\n\n{table(head, body)}"

@@ -146,7 +146,8 @@ def test_ours_that_differs_on_the_timed_inputs_stops(setting, parity_passes, tmp
     monkeypatch.setattr(context_kv_workload, "disagreement", lambda *_: {"torch": "V differs"})
     assert measure(setting, tmp_path) == 1
     error = capsys.readouterr().err
-    assert "PARITY FAILED, timing stopped: torch differs from torch on the inputs of m3-tp4 T=1 H=1 bf16" in error
+    assert "PARITY FAILED, timing stopped (leave the rows of this run" in error
+    assert "torch differs from torch on the inputs of m3-tp4 T=1 H=1 bf16: V differs" in error
 
 
 def test_sglangs_that_differs_is_not_timed(setting, parity_passes, tmp_path, capsys):

@@ -47,7 +47,7 @@ def test_graph_and_eager_are_tables_of_their_own():
 def test_trimming_is_said():
     trimmed = timing("hip", 4, how={"mode": "graph", "cache": "cold", "repetitions": 12, "trimmed": True})
     text = report.markdown([trimmed, timing("triton", 4)])
-    assert "12 to 20 repetitions a case, trimmed by the time budget in 1 of 2 cases" in text
+    assert "repetitions a case: 12 to 20, trimmed by the time budget in 1 of 2 cases" in text
 
 
 def test_the_device_itself():
