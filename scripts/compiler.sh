@@ -7,7 +7,7 @@ LOG=${TMPDIR:-/tmp}/sglang-dspark-compiler.log
 for compiler in "${CXX:-c++}" g++ clang++ clang++-22; do
     ! command -v "$compiler" >/dev/null || exit 0
 done
-if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+if [ "$EUID" != 0 ] || ! command -v apt-get >/dev/null; then
     echo "This machine lacks a C++ compiler. As root: apt-get install -y g++ (or your system's like), then the same command" >&2
     exit 1
 fi
