@@ -57,6 +57,8 @@ CASES = (
     Case("many_tokens", "a grid or an offset computed too small", tokens=96, heads=(8, 1)),
     Case("holes", "a negative slot that is stored (from the pool's end); Q of a skipped token left as it was",
          slots=(5, -1, 9, -1, -7, 2, -1)),
+    Case("far_holes", "a negative slot of which only the low half is looked at",
+         slots=(5, 3 - FAR, 9, -FAR, -(2**32), 2, 7 - 2**33)),
     Case("all_holes", "slot 0 damaged when nothing is stored", slots=(-1,) * 7),
     Case("slot_zero", "a skipped token that puts back the old value of slot 0 over its owner's",
          slots=(-1, -1, 4, 0, -1, 7, -1)),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -41,6 +42,7 @@ class Executor:
     raises_on_broken_contract: bool = False
 
 
+@cache
 def native(case: Case) -> bool:
     """What the compiled kernels cover."""
     return not native_arguments.refusals(problem(case).spec)
