@@ -16,7 +16,11 @@ from sglang_dspark.ops.native import code, toolchain
 
 from ..context_kv.native_support import host_missing
 
-CHILD = Path(__file__).with_name("sanitized_child.py")
+HERE = Path(__file__).parent
+CHILDREN = {
+    "context_kv_writer": HERE / "sanitized_child.py",
+    "qk_norm_rope_insert": HERE.parent / "qk_norm_rope" / "sanitized_child.py",
+}
 RUNTIMES = ("libasan.so", "libubsan.so")
 
 
@@ -26,43 +30,43 @@ def runtime(name: str) -> str:
     return answer.stdout.strip() if os.path.isabs(answer.stdout.strip()) else ""
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory) -> Path:
-    """The host kernels with both sanitizers."""
+@pytest.fixture(scope="module", params=CHILDREN)
+def kernels(request, tmp_path_factory) -> tuple[Path, Path]:
+    """The child of a kernel source, and its host kernels with both sanitizers."""
     if reason := host_missing():
         pytest.skip(reason)
     if not all(runtime(name) for name in RUNTIMES):
         pytest.skip("the C++ compiler has no shared sanitizer runtimes")
     output, tools = tmp_path_factory.mktemp("sanitized") / "kernels.so", toolchain.HOST
     flags = [*tools.arguments("host"), "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    source = code.SOURCES / "context_kv_writer.cpp"
+    source = code.SOURCES / f"{request.param}.cpp"
     subprocess.run([tools.compiler(), *flags, str(source), "-o", str(output)], check=True)
-    return output
+    return CHILDREN[request.param], output
 
 
-def run_child(library: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_child(child: Path, library: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "LD_PRELOAD": " ".join(map(runtime, RUNTIMES)),
         "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
         "PYTHONMALLOC": "malloc",
-        "PYTHONPATH": os.pathsep.join(path for path in (str(CHILD.parents[4]), *sys.path) if path),
+        "PYTHONPATH": os.pathsep.join(path for path in (str(child.parents[4]), *sys.path) if path),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, str(CHILD), str(library), *arguments]
+    command = [sys.executable, str(child), str(library), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.slow
-def test_no_case_touches_what_it_should_not(library):
-    run = run_child(library)
+def test_no_case_touches_what_it_should_not(kernels):
+    run = run_child(*kernels)
     assert run.returncode == 0, run.stderr[-3000:]
     assert "cases ran clean" in run.stdout
 
 
 @pytest.mark.slow
-def test_the_sanitizer_sees_the_kernel(library):
+def test_the_sanitizer_sees_the_kernel(kernels):
     """A run that catches nothing proves nothing: a table one row too short is caught."""
-    run = run_child(library, "short")
+    run = run_child(*kernels, "short")
     assert run.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in run.stderr
