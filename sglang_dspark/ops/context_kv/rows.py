@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from sglang_dspark.ops.context_kv.spec import ContextKVSpec, check_tensor
+from sglang_dspark.ops.context_kv.spec import ContextKVSpec
+from sglang_dspark.ops.tensor_checks import check_tensor
 
 
 def check_rows(
@@ -18,7 +19,7 @@ def check_rows(
     """Raise ValueError on a broken contract. Reads shapes, types and strides only: nothing waits for the device."""
     tokens = kv.shape[0]
     kv_shape = (tokens, spec.num_layers, 2, spec.num_kv_heads, spec.head_dim)
-    check_tensor("kv", kv, kv_shape, spec.kv_dtype, device)
+    check_tensor("context_kv kv", kv, kv_shape, spec.kv_dtype, device)
     _check_vector("positions", positions, tokens, device, (torch.int64,))
     _check_vector("slots", slots, tokens, device, (torch.int64,), spec.num_layers if spec.slots_per_layer else None)
     if commit_lens is None:
@@ -54,6 +55,6 @@ def _check_vector(
     layers: int | None = None,
 ) -> None:
     dtype = tensor.dtype if tensor.dtype in dtypes else dtypes[0]
-    check_tensor(name, tensor, (length,) if layers is None else (layers, length), dtype, device)
+    check_tensor(f"context_kv {name}", tensor, (length,) if layers is None else (layers, length), dtype, device)
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise ValueError(f"context_kv {name}: expected a contiguous vector, found stride {tensor.stride(-1)}: copy it")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sglang_dspark.ops.tensor_checks import check_one_of, check_tensor
 from sglang_dspark.platforms import Platform
 
 FLOAT_DTYPES = (torch.bfloat16, torch.float32)
@@ -55,10 +56,10 @@ class ContextKVSpec:
             )
         if not (math.isfinite(self.eps) and self.eps >= 0):
             raise ValueError(f"context_kv eps: expected a finite number >= 0, found {self.eps}: take the K norm's")
-        _one_of("kv_dtype", self.kv_dtype, FLOAT_DTYPES)
-        _one_of("pool_dtype", self.pool_dtype, (*FLOAT_DTYPES, *FP8_DTYPES.values()))
-        _one_of("cos_sin_dtype", self.cos_sin_dtype, FLOAT_DTYPES)
-        _one_of("pool_layout", self.pool_layout, POOL_LAYOUTS)
+        check_one_of("context_kv kv_dtype", self.kv_dtype, FLOAT_DTYPES)
+        check_one_of("context_kv pool_dtype", self.pool_dtype, (*FLOAT_DTYPES, *FP8_DTYPES.values()))
+        check_one_of("context_kv cos_sin_dtype", self.cos_sin_dtype, FLOAT_DTYPES)
+        check_one_of("context_kv pool_layout", self.pool_layout, POOL_LAYOUTS)
         self._check_scales()
 
     def _check_scales(self) -> None:
@@ -132,57 +133,18 @@ def check_tables(platform: Platform, spec: ContextKVSpec, tables: ContextKVTable
             f"context_kv tables: platform {platform.name} works on {platform.device_type!r}, found them on {device}: "
             "move them, or choose for the platform of their device"
         )
-    check_tensor("cos_sin", tables.cos_sin, (None, spec.rotary_dim), spec.cos_sin_dtype, device)
-    check_tensor("norm_multipliers", tables.norm_multipliers, (spec.num_layers, spec.head_dim), torch.float32, device)
+    check_tensor("context_kv cos_sin", tables.cos_sin, (None, spec.rotary_dim), spec.cos_sin_dtype, device)
+    check_tensor(
+        "context_kv norm_multipliers", tables.norm_multipliers, (spec.num_layers, spec.head_dim), torch.float32, device
+    )
     for name, pools in (("k_pools", tables.k_pools), ("v_pools", tables.v_pools)):
         if len(pools) != spec.num_layers:
             raise ValueError(f"context_kv {name}: expected {spec.num_layers}, one a layer, found {len(pools)}")
         for layer, pool in enumerate(pools):
             shape = (tables.num_slots, spec.num_kv_heads, spec.head_dim)
-            check_tensor(f"{name}[{layer}]", pool, shape, spec.pool_dtype, device)
+            check_tensor(f"context_kv {name}[{layer}]", pool, shape, spec.pool_dtype, device)
     if tables.num_positions < 1 or tables.num_slots < 1:
         raise ValueError(
             f"context_kv tables: expected at least one position and one slot, found {tables.num_positions} positions "
             f"and {tables.num_slots} slots"
         )
-
-
-def check_tensor(
-    name: str,
-    tensor: torch.Tensor,  # [rows, ...]: any row stride, each row dense
-    shape: tuple[int | None, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> None:
-    """Raise ValueError unless the tensor has this dtype, device and shape (None: any) and dense rows."""
-    wrong = []
-    if tensor.device != device:
-        wrong.append(f"expected device {device}, found {tensor.device}")
-    if tensor.dtype != dtype:
-        wrong.append(f"expected dtype {dtype}, found {tensor.dtype}")
-    found = tuple(tensor.shape)
-    if len(found) != len(shape) or any(want not in (None, size) for want, size in zip(shape, found, strict=True)):
-        wrong.append(f"expected shape {_shape(shape)}, found {_shape(found)}")
-    elif not _rows_are_dense(tensor):
-        wrong.append(f"expected dense rows, found strides {tensor.stride()} for shape {_shape(found)}")
-    if wrong:
-        raise ValueError(f"context_kv {name}: {'; '.join(wrong)}: pass a tensor that matches the spec")
-
-
-def _rows_are_dense(tensor: torch.Tensor) -> bool:
-    # A dimension of size 1 is never stepped over, so its stride may be anything.
-    step = 1
-    for size, stride in zip(reversed(tensor.shape[1:]), reversed(tensor.stride()[1:]), strict=True):
-        if size != 1 and stride != step:
-            return False
-        step *= size
-    return True
-
-
-def _shape(shape: tuple[int | None, ...]) -> str:
-    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
-
-
-def _one_of(name: str, found: object, known: tuple[object, ...]) -> None:
-    if found not in known:
-        raise ValueError(f"context_kv {name}: found {found}; known are {', '.join(str(one) for one in known)}")
