@@ -31,6 +31,10 @@ class ContextProjection:
         halves = [half for attention in self._attentions for half in attention.kv_proj_only(hidden)]
         return torch.stack(halves, dim=1).view(-1, *self._row)
 
+    def describe(self) -> str:
+        """One part of a log line."""
+        return "projection=stacked" if self._weight is not None else f"projection=layer by layer ({self._reason})"
+
     def refresh(self) -> None:
         """Take over the projections' new weights, in place: captured graphs keep the stacked one."""
         if self._weight is not None:
@@ -39,8 +43,10 @@ class ContextProjection:
     def _stacked_weight(self) -> torch.Tensor | None:
         rows = []
         for attention in self._attentions:
-            sliceable, _ = can_dflash_slice_qkv_weight(attention.qkv_proj)
-            if not sliceable or attention.qkv_proj.bias is not None:
+            sliceable, self._reason = can_dflash_slice_qkv_weight(attention.qkv_proj)
+            if sliceable and attention.qkv_proj.bias is not None:
+                sliceable, self._reason = False, "it has a bias"
+            if not sliceable:
                 return None
             start = attention.q_size
             rows.append(attention.qkv_proj.weight[start : start + 2 * attention.kv_size])

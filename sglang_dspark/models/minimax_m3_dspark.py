@@ -140,10 +140,11 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
             attention.__dict__.pop("forward", None)  # an earlier pool's
             if query is not None:
                 attention.forward = FusedQueryPath(attention, query.run)
-        return ", ".join(
+        ops = (
             f"{op}=SGLang's own" if choice is None else choice.describe()
             for op, choice in (("context_kv", written), ("qk_norm_rope", queries[0]))
         )
+        return ", ".join([*ops, self._project_context.describe()])
 
     def write_target_hidden_kv(
         self,

@@ -58,7 +58,9 @@ def test_a_bias_in_one_layer_is_not_lost(monkeypatch) -> None:
     """The stacked product has no bias; a single layer with one makes all go layer by layer."""
     monkeypatch.setattr(context_projection, "can_dflash_slice_qkv_weight", lambda projection: (True, ""))
     attentions, hidden = [attention(1), attention(2, bias=True)], torch.randn(3, HIDDEN)
-    torch.testing.assert_close(ContextProjection(attentions)(hidden), expected(attentions, hidden))
+    project = ContextProjection(attentions)
+    torch.testing.assert_close(project(hidden), expected(attentions, hidden))
+    assert project.describe() == "projection=layer by layer (it has a bias)"
 
 
 def test_new_weights_go_into_the_stacked_one() -> None:
