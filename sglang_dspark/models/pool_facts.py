@@ -20,7 +20,8 @@ class PoolFacts:
         layer_ids = [attention.attn.layer_id for attention in self._attentions]
         self._k_pools = tuple(pool.get_key_buffer(i) for i in layer_ids)
         self._v_pools = tuple(pool.get_value_buffer(i) for i in layer_ids)
-        self._fp8 = self._k_pools[0].element_size() == 1
+        block_scaled = _is_block_scaled(pool)
+        self._fp8 = not block_scaled and self._k_pools[0].element_size() == 1
         # Of all layers, [L, D] fp32. The ops keep these very tensors, captured graphs too: new weights are copied in.
         self._q_multipliers = _multipliers(attention.q_norm for attention in self._attentions)
         self._k_multipliers = _multipliers(attention.k_norm for attention in self._attentions)
@@ -33,10 +34,11 @@ class PoolFacts:
             "rotary_dim": rotary.rotary_dim,
             "is_neox": rotary.is_neox_style,
             "eps": self._first.k_norm.variance_epsilon,
-            "pool_dtype": self._k_pools[0].dtype,
+            # A block-scaled pool's may be a packed type, of which the ops know nothing: its layout refuses it.
+            "pool_dtype": self.dtype if block_scaled else self._k_pools[0].dtype,
             "cos_sin_dtype": self._cos_sin.dtype,
             # Pools without the attribute have the one layout there was before the others.
-            "pool_layout": getattr(pool, "kv_cache_layout", "nhd"),
+            "pool_layout": "block_scaled" if block_scaled else getattr(pool, "kv_cache_layout", "nhd"),
         }
 
     @property
@@ -78,6 +80,14 @@ class PoolFacts:
         if not self._fp8:
             return None
         return tuple(getattr(attention.attn, name) or 1.0 for attention in self._attentions)
+
+
+def _is_block_scaled(pool: Any) -> bool:
+    """Whether stored values have scales beside them, which a writer would have to write too.
+
+    Their data may look like a plain fp8 pool's (mxfp8), and `get_key_buffer` may give a dequantised copy (fp4).
+    """
+    return bool(getattr(pool, "is_quantized_kv_cache", False)) or getattr(pool, "k_scale_buffer", None) is not None
 
 
 def _multipliers(norms: Iterable[Any]) -> torch.Tensor:  # [L, D] fp32

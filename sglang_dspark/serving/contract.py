@@ -132,6 +132,12 @@ HOST_SYMBOLS = (
     HostSymbol("sglang.srt.configs.model_config:get_minimax_sparse_layer_ids", "which layers", ("sparse_cfg",)),
     HostSymbol("sglang.srt.configs.model_config:uses_minimax_m3_nvfp4_native_stack", "has verify", ("quantization",)),
     HostSymbol(_SPEC + "ragged_verify:read_ragged_verify_mode", "uneven widths on ROCm"),
+    HostSymbol(_SPEC + "dspark_components.dspark_planner:DSparkVerifyPlanner.should_run_compact", "even in cap-accept"),
+    HostSymbol(
+        "sglang.srt.mem_cache.memory_pool:MHATokenToKVPool.is_quantized_kv_cache",
+        "pools with scales beside their values are left to SGLang",
+    ),
+    HostSymbol("sglang.srt.mem_cache.memory_pool:MHATokenToKVPoolMXFP8", "such a pool, known by its k_scale_buffer"),
     HostSymbol("sglang.srt.runtime_context:get_parallel", "tensor-parallel size"),
     HostSymbol("sglang.srt.runtime_context:get_spec", "which algorithm runs"),
     HostSymbol(

@@ -1,7 +1,9 @@
 """Requests whose answer under speculation would not be the target's own are refused with the reason.
 
-SGLang's DSPARK verify applies one row of penalties to the whole verify window, not counting the tokens accepted
-within it, and leaves min_p out of sampled verification. Both change the answer without a word.
+Read in SGLang 0.5.23: with overlap scheduling DSPARK's verify drops penalties (it asks for `acc_linear_penalties`, which
+nothing sets); without, one row of them holds for the whole verify window, and never counts a token after the first
+(`ScheduleBatch.prepare_for_decode` returns before). min_new_tokens is a penalty there, so it is ignored, or forbids the
+end for ever. min_p is left out of sampled verification. All of that changes the answer without a word.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 # Sampling parameter -> its neutral value.
-_NEUTRAL = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
+_NEUTRAL = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
 
 
 def refusal(sampling_params: Any) -> str | None:

@@ -2,7 +2,8 @@
 
 Read from `sglang.srt.layers.attention.minimax_sparse_backend`, not seen on a device. On CUDA its generic backend takes
 a verify batch for a prefill and reads `extend_seq_lens`, which such a batch does not have; only the NVFP4 stack on
-Blackwell has verify metadata. On ROCm it repeats every request by one width, so uneven widths raise.
+Blackwell has verify metadata. On ROCm it repeats every request by one width, so the uneven widths of compact verify
+raise. Cap-accept verifies at one width too (`DSparkVerifyPlanner.should_run_compact`) and caps what is accepted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from sglang_dspark.platforms import Platform
 
-STATIC = "static"
+COMPACT, STATIC = "compact", "static"
 
 
 def refusal(platform: Platform, *, sparse: bool, native_nvfp4: bool, verify_mode: str) -> str | None:
@@ -31,7 +32,7 @@ def refusal(platform: Platform, *, sparse: bool, native_nvfp4: bool, verify_mode
             "Blackwell: SGLang 0.5.23 has no verify metadata for it and would crash at the first verify step; serve "
             "the NVFP4 checkpoint on Blackwell, any on AMD Instinct, or leave out --speculative-algorithm"
         )
-    if platform.name == "amd" and verify_mode != STATIC:
+    if platform.name == "amd" and verify_mode == COMPACT:
         return (
             f"asked for SGLANG_RAGGED_VERIFY_MODE={verify_mode} with a block-sparse MiniMax-M3 on ROCm: SGLang "
             "0.5.23's backend there verifies every request of a batch at one width; set "

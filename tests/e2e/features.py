@@ -33,7 +33,6 @@ def ask_features(server: Server) -> Features:
         "json_schema": _text(server, json_schema=json.dumps(SCHEMA)),
         "regex": _text(server, regex="(yes|no), (sir|madam)"),
         "stop string": _text(server, stop=["the", "is"]),
-        "min_new_tokens": _text(server, min_new_tokens=20, stop=["e"]),
         "one token": _text(server, max_new_tokens=1),
         "two tokens": _text(server, max_new_tokens=2),
         "streaming": _stream(server),

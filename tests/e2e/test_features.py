@@ -39,6 +39,7 @@ def test_every_kind_of_request(server: Server, plain_features: Features) -> None
         {"frequency_penalty": 0.5},
         {"presence_penalty": 0.5},
         {"repetition_penalty": 1.2},
+        {"min_new_tokens": 5},
         {"temperature": 1.0, "min_p": 0.2},
     ],
     ids=lambda sampling: next(reversed(sampling)),
@@ -52,8 +53,8 @@ def test_what_would_not_be_lossless_is_refused(server: Server, sampling: dict[st
 
 def test_neutral_values_and_min_p_at_temperature_zero_pass(server: Server) -> None:
     """Clients send the neutral values with every request."""
-    neutral = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.2}
-    assert ask(server, TEXT, sampling_params=neutral).tokens == ask(server, TEXT).tokens
+    neutral = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
+    assert ask(server, TEXT, sampling_params={**neutral, "min_p": 0.2}).tokens == ask(server, TEXT).tokens
 
 
 def test_the_server_reports_its_acceptance(server: Server) -> None:

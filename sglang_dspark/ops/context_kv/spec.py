@@ -17,7 +17,8 @@ from sglang_dspark.platforms import Platform
 FLOAT_DTYPES = (torch.bfloat16, torch.float32)
 FP8_DTYPES = {"e4m3fn": torch.float8_e4m3fn, "e4m3fnuz": torch.float8_e4m3fnuz}
 # The layouts SGLang 0.5.23 can give a KV pool. Only "nhd" is written; the others are refused, never mis-addressed.
-POOL_LAYOUTS = ("nhd", "hnd", "vectorized_5d", "page_major")
+# "block_scaled" is ours for pools with a scale of their own beside every few values (mxfp8, nvfp4, fp4).
+POOL_LAYOUTS = ("nhd", "hnd", "vectorized_5d", "page_major", "block_scaled")
 
 
 @dataclass(frozen=True)

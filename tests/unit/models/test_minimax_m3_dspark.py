@@ -3,6 +3,7 @@ writes against SGLang's own layer-by-layer path."""
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -336,6 +337,30 @@ def test_another_pool_layout_is_refused_and_never_mis_addressed(build, caplog, l
     description = loaded_model(build, torch.float32).bind_pool(pool)
     assert description.startswith("context_kv=SGLang's own, qk_norm_rope=SGLang's own")
     assert f"pool layout {layout} is not covered" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "fp4"])
+def test_a_pool_with_scales_beside_its_values_is_refused(build, caplog, kind: str) -> None:
+    """An mxfp8 pool's data looks like plain fp8; its block scales would stay zero, and so would every K and V read."""
+    stored = torch.float8_e4m3fn if kind == "mxfp8" else torch.uint8
+    pool = Pool(torch.float32)
+    pool.keys, pool.values = ([buffer.to(stored) for buffer in buffers] for buffers in (pool.keys, pool.values))
+    if kind == "mxfp8":
+        pool.k_scale_buffer = [torch.zeros(SLOTS, 2, 1)] * 2
+    else:
+        pool.is_quantized_kv_cache = True
+    model = loaded_model(build, torch.float32)
+    assert model.bind_pool(pool).startswith("context_kv=SGLang's own, qk_norm_rope=SGLang's own")
+    assert "forward" not in vars(model.layers[0].self_attn)
+    assert "pool layout block_scaled is not covered" in caplog.text
+
+
+def test_sglang_s_block_scaled_pools_are_known_by_what_we_look_for() -> None:
+    """Both attributes are SGLang's; a pool of plain values has neither."""
+    from sglang.srt.mem_cache import memory_pool
+
+    assert isinstance(memory_pool.MHATokenToKVPool.is_quantized_kv_cache, property)
+    assert "self.k_scale_buffer = [" in inspect.getsource(memory_pool.MHATokenToKVPoolMXFP8._create_buffers)
 
 
 def test_a_backend_asked_for_by_name_never_falls_back(build, monkeypatch) -> None:

@@ -13,7 +13,7 @@ from sglang_dspark.serving.requests import around_validate_dflash_request, refus
 
 def params(**changes: object) -> SamplingParams:
     made = SamplingParams(**changes)
-    made.normalize(None)
+    made.normalize(SimpleNamespace())  # for a tokenizer: without one SGLang itself refuses min_new_tokens
     return made
 
 
@@ -25,7 +25,7 @@ def params(**changes: object) -> SamplingParams:
         {"temperature": 0.7, "top_p": 0.9, "top_k": 20},
         # Greedy takes the most probable token, which min_p never removes.
         {"temperature": 0, "min_p": 0.1},
-        {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0},
+        {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0},
     ],
 )
 def test_what_is_lossless_is_served(changes: dict[str, object]) -> None:
@@ -38,6 +38,8 @@ def test_what_is_lossless_is_served(changes: dict[str, object]) -> None:
         ({"frequency_penalty": 0.5}, "frequency_penalty=0.5"),
         ({"presence_penalty": -0.5}, "presence_penalty=-0.5"),
         ({"repetition_penalty": 1.1, "temperature": 0}, "repetition_penalty=1.1"),
+        # A penalty of SGLang's: ignored with overlap scheduling, for ever in force without.
+        ({"min_new_tokens": 4, "temperature": 0}, "min_new_tokens=4"),
         ({"min_p": 0.1, "temperature": 1.0}, "min_p=0.1"),
     ],
 )
