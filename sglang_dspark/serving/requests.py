@@ -1,9 +1,8 @@
 """Requests whose answer under speculation would not be the target's own are refused with the reason.
 
-Read in SGLang 0.5.23: with overlap scheduling DSPARK's verify drops penalties (it asks for `acc_linear_penalties`, which
-nothing sets); without, one row of them holds for the whole verify window, and never counts a token after the first
-(`ScheduleBatch.prepare_for_decode` returns before). min_new_tokens is a penalty there, so it is ignored, or forbids the
-end for ever. min_p is left out of sampled verification. All of that changes the answer without a word.
+SGLang 0.5.23's DSPARK verify applies penalties to the whole verify window or not at all, and never counts the tokens
+accepted (`ScheduleBatch.prepare_for_decode` returns before that). min_new_tokens is a penalty there: seen ignored, with
+overlap scheduling and without. min_p is left out of sampled verification. All change the answer without a word.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def test_what_is_lossless_is_served(changes: dict[str, object]) -> None:
         ({"frequency_penalty": 0.5}, "frequency_penalty=0.5"),
         ({"presence_penalty": -0.5}, "presence_penalty=-0.5"),
         ({"repetition_penalty": 1.1, "temperature": 0}, "repetition_penalty=1.1"),
-        # A penalty of SGLang's: ignored with overlap scheduling, for ever in force without.
+        # A penalty of SGLang's, seen ignored: 13 tokens came where 20 were the least.
         ({"min_new_tokens": 4, "temperature": 0}, "min_new_tokens=4"),
         ({"min_p": 0.1, "temperature": 1.0}, "min_p=0.1"),
     ],
