@@ -55,7 +55,7 @@ class Driver:
         """Load a code object onto the current device."""
         module = ctypes.c_void_p()
         self.call(self.api.load, ctypes.byref(module), ctypes.c_char_p(image))
-        return Module(self, module)
+        return Module(self, module, image)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the driver; any status but 0 raises."""
@@ -65,10 +65,11 @@ class Driver:
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """A code object on the device."""
+    """A code object on the device, and its image: HIP does not promise that loading is the last time it reads it."""
 
     driver: Driver
     handle: ctypes.c_void_p
+    image: bytes
 
     def kernel(self, name: str, block_threads: int, arguments: ctypes.Structure) -> Kernel:
         """A kernel bound to its arguments, by reference: change the structure, then launch."""

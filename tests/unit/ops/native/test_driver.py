@@ -49,6 +49,19 @@ def test_no_rows_no_launch(api):
 
 @needs_compiler
 @APIS
+def test_the_image_lives_as_long_as_the_kernel(api):
+    """The caller drops its bytes; a driver that reads them at a first launch would find others in their place."""
+    image = stand_in_driver.image()
+    kernel = (
+        stand_in_driver.open_driver(api)
+        .load(image)
+        .kernel("context_kv_128_neox_float32_bf16", 64, native_arguments.Arguments())
+    )
+    assert kernel._module.image is image
+
+
+@needs_compiler
+@APIS
 def test_failures_say_which_call_failed(api):
     opened = stand_in_driver.open_driver(api)
     with pytest.raises(driver.DriverError, match=f"{api.load} failed with status 1"):
