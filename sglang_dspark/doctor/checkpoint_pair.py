@@ -17,6 +17,7 @@ from sglang_dspark.checkpoints.config import parse_draft_config
 from sglang_dspark.checkpoints.errors import CheckpointError
 from sglang_dspark.checkpoints.files import read_config, read_tensors
 from sglang_dspark.checkpoints.lint import Level, lint
+from sglang_dspark.checkpoints.target import read_target
 from sglang_dspark.checkpoints.tensors import SHARED_WITH_TARGET
 from sglang_dspark.doctor.findings import Case, Finding, ok, problem, warning
 from sglang_dspark.doctor.machine import platform_or_none
@@ -55,7 +56,7 @@ def check_memory(case: Case) -> Iterator[Finding]:
     try:
         sizes = measure(case.target, case.draft)
     except CheckpointError as error:
-        yield problem("sizes", "; ".join(error.problems), "repair the checkpoint")
+        yield problem("sizes", "; ".join(error.problems), "the sizes are read once that is done")
         return
     yield from judge(sizes, *_this_machine())
 
@@ -66,6 +67,7 @@ def measure(target: Path, draft: Path) -> Sizes:
     Raises:
         CheckpointError: one of the two cannot be read.
     """
+    read_target(target)
     config = parse_draft_config(read_config(draft), str(draft))
     own = {name: t for name, t in read_tensors(draft).tensors.items() if name not in SHARED_WITH_TARGET}
     return Sizes(

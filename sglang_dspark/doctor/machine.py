@@ -8,13 +8,14 @@ import torch
 
 from sglang_dspark import platforms
 from sglang_dspark.doctor.findings import Case, Finding, ok, problem
-from sglang_dspark.ops.native import code, toolchain
+from sglang_dspark.ops.native import code, driver, toolchain
 from sglang_dspark.ops.native.toolchain import NotBuilt, Toolchain
 from sglang_dspark.platforms import Platform, UnsupportedPlatform
 
 # The toolchain of each platform, and its name for the architecture where that is not the platform's own.
 _TOOLCHAINS = {"amd": toolchain.AMD, "nvidia": toolchain.NVIDIA, "cpu": toolchain.HOST}
 _HOST_ARCH = "host"
+_DRIVERS = {"amd": driver.HIP, "nvidia": driver.CUDA}
 
 
 def platform_or_none() -> Platform | None:
@@ -50,6 +51,17 @@ def check_native_kernels(case: Case) -> Iterator[Finding]:
         for source in sorted(path.stem for path in code.SOURCES.glob("*.cpp")):
             case.progress(f"looking for {source}, and compiling it where it is not there yet")
             yield native_kernel(platform, source, _TOOLCHAINS[platform.name])
+        if platform.name in _DRIVERS:
+            yield native_driver(_DRIVERS[platform.name])
+
+
+def native_driver(api: driver.Api) -> Finding:
+    """Whether the library that loads and launches native kernels can be opened."""
+    try:
+        driver.open_driver(api)
+    except driver.DriverError as error:
+        return problem("driver", str(error), "install the driver's libraries, or serve from SGLang's image")
+    return ok("driver", f"{api.libraries[0]} can be opened")
 
 
 def native_kernel(platform: Platform, source: str, tools: Toolchain) -> Finding:

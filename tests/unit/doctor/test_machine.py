@@ -19,7 +19,7 @@ from sglang_dspark.doctor.findings import Finding
 from sglang_dspark.ops import context_kv
 from sglang_dspark.ops.aiter import signatures
 from sglang_dspark.ops.dispatch import Backend
-from sglang_dspark.ops.native import code, toolchain
+from sglang_dspark.ops.native import code, driver, toolchain
 from sglang_dspark.serving import contract
 from tests.unit.checkpoints.drafts import automodel
 from tests.unit.checkpoints.folders import canonical_tensors, save_draft, save_target
@@ -130,6 +130,13 @@ def test_prebuilt_code_needs_no_compiler(tmp_path: Path, monkeypatch) -> None:
     assert machine.native_kernel(MI355X, "context_kv_writer", toolchain.AMD).level is Level.PROBLEM
 
 
+def test_no_driver() -> None:
+    """Backends refuse for it only when the pool is bound; code that is there says nothing of it."""
+    missing = machine.native_driver(replace(driver.HIP, libraries=("libnowhere.so.9",)))
+    assert missing.level is Level.PROBLEM and "tried libnowhere.so.9" in missing.found
+    assert machine.native_driver(replace(driver.HIP, libraries=("libc.so.6",))).level is Level.OK
+
+
 def test_a_cpu_that_nobody_asked_for(monkeypatch) -> None:
     """A driver that is not loaded looks like this; the CPU engine would not start either."""
     monkeypatch.setattr(platforms, "current", lambda: CPU)
@@ -182,6 +189,13 @@ def test_room_on_eight_mi300x(target_gb: int, level: Level) -> None:
     found = {f.subject: f for f in checkpoint_pair.judge(sizes, "GPUs", 8, 192 * 10**9)}
     assert found["room"].level is level
     assert found["draft KV"].found == "10,240 bytes a token in bf16, 5,120 in fp8, divided by up to 4 ranks"
+
+
+def test_sizes_of_nothing(tmp_path: Path) -> None:
+    """The reason must be the path, not the files that a folder lacks which is not there."""
+    draft = save_draft(tmp_path / "draft", automodel())
+    (finding,) = checkpoint_pair.check_memory(Case({}, target=tmp_path / "nowhere", draft=draft))
+    assert finding.level is Level.PROBLEM and "found no such folder" in finding.found
 
 
 def test_sizes_are_read_from_every_file(tmp_path: Path) -> None:
