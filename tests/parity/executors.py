@@ -5,7 +5,6 @@ Each takes a case, writes, and returns the whole storages of the pools, on the C
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import subprocess
@@ -21,6 +20,7 @@ from sglang_dspark.ops import context_kv
 from sglang_dspark.ops.context_kv import gpu_writer, host_backend
 from sglang_dspark.ops.context_kv.torch_backend import TorchWriter
 from sglang_dspark.ops.native import driver, toolchain
+from tests import real_triton
 from tests.amdgcn.chip import CHIPS
 from tests.unit.ops.native import stand_in_driver
 
@@ -28,7 +28,7 @@ from . import emulated
 from .cases import Case, problem
 
 HAS_GPU = torch.cuda.is_available()
-HAS_TRITON = importlib.util.find_spec("triton") is not None
+HAS_TRITON = real_triton.INSTALLED
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ In a process of its own: compiled and interpreted kernels cannot share one, and 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from tests import real_triton
+
 COMPILE = Path(__file__).with_name("compile_triton_kernel.py")
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+needs_triton = pytest.mark.skipif(not real_triton.INSTALLED, reason="triton is not installed")
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment = {name: value for name, value in os.environ.items() if name not in real_triton.KEPT_OUT}
     # Its own cache, so that it really compiles.
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(COMPILE.parents[4]), *sys.path) if path)

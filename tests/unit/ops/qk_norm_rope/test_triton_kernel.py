@@ -6,7 +6,6 @@ The interpreter also takes what the compiler refuses.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,15 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from tests import real_triton
+
 COMPILE = Path(__file__).with_name("compile_triton_kernel.py")
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+pytestmark = pytest.mark.skipif(not real_triton.INSTALLED, reason="triton is not installed")
 # 54, 37, 143 and 120 with Triton 3.9.0; the fp8 cast and its division are integer arithmetic and IEEE.
 INSTRUCTIONS_A_ROW = {("gfx942", "bf16"): 60, ("gfx950", "bf16"): 42, ("gfx942", "fp8"): 160, ("gfx950", "fp8"): 135}
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment = {name: value for name, value in os.environ.items() if name not in real_triton.KEPT_OUT}
     # Its own cache, so that it really compiles.
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(COMPILE.parents[4]), *sys.path) if path)
