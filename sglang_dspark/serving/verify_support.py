@@ -8,6 +8,7 @@ raise. Cap-accept verifies at one width too (`DSparkVerifyPlanner.should_run_com
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sglang_dspark.platforms import Platform
@@ -41,8 +42,10 @@ def refusal(platform: Platform, *, sparse: bool, native_nvfp4: bool, verify_mode
     return None
 
 
-def check(model_config: Any, platform: Platform) -> None:
-    """Raise unless the target of `model_config` (SGLang's ModelConfig) can be verified on `platform`.
+def check(model_config: Any, current_platform: Callable[[], Platform]) -> None:
+    """Raise unless the target of `model_config` (SGLang's ModelConfig) can be verified on this platform.
+
+    The platform is asked for only where the target is ours: it does not know every machine that other targets run on.
 
     Raises:
         RuntimeError: with what was asked, what was found and what to do.
@@ -59,7 +62,7 @@ def check(model_config: Any, platform: Platform) -> None:
     if not is_minimax_sparse(hf_config):
         return
     reason = refusal(
-        platform,
+        current_platform(),
         sparse=bool(get_minimax_sparse_layer_ids(get_minimax_sparse_attention_config(hf_config))[1]),
         native_nvfp4=uses_minimax_m3_nvfp4_native_stack(model_config.quantization),
         verify_mode=read_ragged_verify_mode().value,

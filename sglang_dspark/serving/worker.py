@@ -30,7 +30,7 @@ class DSparkWorker(DSparkWorkerV2):
             RuntimeError: SGLang cannot verify this target on this platform, or it loaded its own class for a
                 MiniMax-M3 draft, so our model package did not take.
         """
-        verify_support.check(target_worker.model_runner.model_config, platforms.current())
+        verify_support.check(target_worker.model_runner.model_config, platforms.current)
         super().__init__(server_args, gpu_id, nccl_port, target_worker, *args, **kwargs)
         self._serves_our_draft = self._hosts_draft and isinstance(self.draft_model, DSparkMiniMaxDraftModel)
         if self._hosts_draft and type(self.draft_model).__name__ == DSparkMiniMaxDraftModel.__name__:
@@ -46,11 +46,14 @@ class DSparkWorker(DSparkWorkerV2):
         super().alloc_memory_pool(*args, **kwargs)
         if not self._hosts_draft:
             return
-        if self._serves_our_draft:
-            writer = self.draft_model.bind_pool(self.draft_model_runner.token_to_kv_pool)
-        else:
-            writer = f"SGLang's own (the draft is a {type(self.draft_model).__name__}, not a MiniMax-M3 DSpark draft)"
-        if get_parallel().tp_rank == 0:
+        speaks = get_parallel().tp_rank == 0
+        if not self._serves_our_draft:
+            if speaks:
+                draft = type(self.draft_model).__name__
+                logger.info("sglang-dspark leaves the %s to SGLang: it is no MiniMax-M3 DSpark draft", draft)
+            return
+        ops = self.draft_model.bind_pool(self.draft_model_runner.token_to_kv_pool)
+        if speaks:
             platform = platforms.current()
             logger.info(
                 "sglang-dspark %s active: worker=%s, SGLang %s, platform=%s (%s), %s",
@@ -59,5 +62,5 @@ class DSparkWorker(DSparkWorkerV2):
                 contract.installed_version(),
                 platform.name,
                 platform.arch,
-                writer,
+                ops,
             )
