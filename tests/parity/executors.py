@@ -5,10 +5,6 @@ Each takes a case, writes, and returns the whole storages of the pools, on the C
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +22,7 @@ from tests.unit.ops.native import stand_in_driver
 
 from . import emulated
 from .cases import Case, problem
+from .interpreter import TritonInterpreter
 
 HAS_GPU = torch.cuda.is_available()
 HAS_TRITON = real_triton.INSTALLED
@@ -96,40 +93,12 @@ def _on_gpu(backend: str) -> Callable[[Case], list[torch.Tensor]]:
     return run
 
 
-class TritonInterpreter:
-    """Triton's interpreter in a process of its own: it must be switched on before anything imports Triton."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def run(self, case: Case) -> list[torch.Tensor]:
-        """Run the case there. The child builds the same tensors from the case's name."""
-        process = self._process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
-        pickle.dump(case.name, process.stdin)
-        process.stdin.flush()
-        answer = pickle.load(process.stdout)
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        return [torch.from_numpy(bits).view(case.dtype) for bits in answer]
-
-    def stop(self) -> None:
-        """End the child, if one was started."""
-        if self._process is not None:
-            self._process.communicate()
-            self._process = None
-
-    @staticmethod
-    def _start() -> subprocess.Popen[bytes]:
-        child = Path(__file__).with_name("interpreter_child.py")
-        paths = os.pathsep.join(path for path in (str(child.parents[2]), *sys.path) if path)
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-        return subprocess.Popen(
-            [sys.executable, str(child)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
+INTERPRETER = TritonInterpreter(Path(__file__).with_name("interpreter_child.py"))
 
 
-INTERPRETER = TritonInterpreter()
+def in_interpreter(case: Case) -> list[torch.Tensor]:
+    """Run the case in Triton's interpreter."""
+    return [torch.from_numpy(bits).view(case.dtype) for bits in INTERPRETER.ask(case.name)]
 
 
 def host_backend_missing() -> str:
@@ -151,7 +120,7 @@ NO_ROCM = "" if HAS_GPU and torch.version.hip is not None else "no AMD GPU"
 EXECUTORS = (
     Executor("context_kv/torch/cpu", _on_cpu("torch"), plain, raises_on_broken_contract=True),
     Executor("context_kv/torch/device-path-on-cpu", _device_path_on_cpu, plain),
-    Executor("context_kv/triton/interpreter", INTERPRETER.run, plain, NO_TRITON),
+    Executor("context_kv/triton/interpreter", in_interpreter, plain, NO_TRITON),
     Executor("context_kv/host/cpu", _on_cpu("host"), native, NO_COMPILER, raises_on_broken_contract=True),
     Executor("context_kv/hip/stand-in-driver", _through_stand_in_driver(driver.HIP), native_gpu, NO_COMPILER),
     Executor("context_kv/cuda/stand-in-driver", _through_stand_in_driver(driver.CUDA), native_gpu, NO_COMPILER),

@@ -13,7 +13,7 @@ from sglang_dspark.ops.context_kv.rows import check_rows
 from sglang_dspark.ops.context_kv.spec import ContextKVSpec, ContextKVTables
 from sglang_dspark.ops.dispatch import NotCovered
 from sglang_dspark.ops.native import code, driver
-from sglang_dspark.ops.native.toolchain import NotBuilt, Toolchain
+from sglang_dspark.ops.native.toolchain import Toolchain
 from sglang_dspark.platforms import Platform
 
 SOURCE = "context_kv_writer"
@@ -50,15 +50,6 @@ class GpuWriter:
         rows = native_arguments.set_rows(self.arguments, kv, positions, slots, commit_lens, self.keeps[0])
         rows_a_block = BLOCK_THREADS * VALUES_A_LANE // self.spec.head_dim
         self.kernel(-(-rows // rows_a_block), self.spec.num_layers, self.stream())
-
-
-def code_refusals(platform: Platform, tools: Toolchain) -> list[str]:
-    """Why there is no compiled kernel for the platform, or no driver to launch it with."""
-    try:
-        code.compiled(SOURCE, tools, platform.arch)
-    except NotBuilt as reason:
-        return [str(reason)]
-    return []
 
 
 def bind(

@@ -6,7 +6,7 @@ from sglang_dspark.ops.context_kv import gpu_writer, native_arguments
 from sglang_dspark.ops.context_kv.gpu_writer import GpuWriter
 from sglang_dspark.ops.context_kv.spec import ContextKVSpec, ContextKVTables
 from sglang_dspark.ops.dispatch import Backend
-from sglang_dspark.ops.native import driver, toolchain
+from sglang_dspark.ops.native import code, driver, toolchain
 from sglang_dspark.platforms import Platform
 
 # The kernel rounds its root correctly from a hardware guess, for mean squares from 2^-96 up (`hip/numbers.h`).
@@ -20,7 +20,7 @@ def refusals(platform: Platform, spec: ContextKVSpec) -> list[str]:
     reasons = native_arguments.refusals(spec)
     if spec.eps < SMALLEST_EPS:
         reasons.append(f"eps {spec.eps} is not covered, only 2^-96 and more")
-    return reasons + gpu_writer.code_refusals(platform, toolchain.AMD)
+    return reasons + code.refusals(gpu_writer.SOURCE, toolchain.AMD, platform.arch)
 
 
 def build(platform: Platform, spec: ContextKVSpec, tables: ContextKVTables) -> GpuWriter:

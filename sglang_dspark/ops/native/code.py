@@ -37,6 +37,15 @@ def compiled(source: str, tools: Toolchain, arch: str) -> Path:
     return prebuilt if prebuilt.exists() else built(source, tools, arch)
 
 
+def refusals(source: str, tools: Toolchain, arch: str) -> list[str]:
+    """Why a backend has no compiled kernel for the architecture; empty when it has one."""
+    try:
+        compiled(source, tools, arch)
+    except toolchain.NotBuilt as reason:
+        return [str(reason)]
+    return []
+
+
 def built(source: str, tools: Toolchain, arch: str) -> Path:
     """The same, from the compiler on this machine, through the cache."""
     compiler = tools.compiler()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sglang_dspark.ops.dispatch import Backend
-from sglang_dspark.ops.native import driver, toolchain
+from sglang_dspark.ops.native import code, driver, toolchain
 from sglang_dspark.ops.qk_norm_rope import gpu_kernel, native_arguments
 from sglang_dspark.ops.qk_norm_rope.gpu_kernel import GpuQKNormRope
 from sglang_dspark.ops.qk_norm_rope.spec import QKNormRopeSpec, QKNormRopeTables
@@ -14,7 +14,7 @@ def refusals(platform: Platform, spec: QKNormRopeSpec) -> list[str]:
     """Why this backend does not cover the case."""
     if platform.name != "nvidia":
         return ["needs an NVIDIA GPU"]
-    return native_arguments.refusals(spec) + gpu_kernel.code_refusals(platform, toolchain.NVIDIA)
+    return native_arguments.refusals(spec) + code.refusals(gpu_kernel.SOURCE, toolchain.NVIDIA, platform.arch)
 
 
 def build(platform: Platform, spec: QKNormRopeSpec, tables: QKNormRopeTables) -> GpuQKNormRope:

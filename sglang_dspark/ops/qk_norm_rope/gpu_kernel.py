@@ -9,7 +9,7 @@ import torch
 
 from sglang_dspark.ops.dispatch import NotCovered
 from sglang_dspark.ops.native import code, driver
-from sglang_dspark.ops.native.toolchain import NotBuilt, Toolchain
+from sglang_dspark.ops.native.toolchain import Toolchain
 from sglang_dspark.ops.qk_norm_rope import native_arguments
 from sglang_dspark.ops.qk_norm_rope.native_arguments import (
     BLOCK_THREADS,
@@ -53,15 +53,6 @@ class GpuQKNormRope:
             _check_alignment("q_fp8_out", q_fp8_out, FP8_ACCESS_BYTES)
         native_arguments.set_rows(self.arguments, self.tables, qkv, positions, slots, q_fp8_out)
         self.kernel(native_arguments.blocks(self.spec, qkv.shape[0]), 1, self.stream())
-
-
-def code_refusals(platform: Platform, tools: Toolchain) -> list[str]:
-    """Why there is no compiled kernel for the platform."""
-    try:
-        code.compiled(SOURCE, tools, platform.arch)
-    except NotBuilt as reason:
-        return [str(reason)]
-    return []
 
 
 def bind(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +16,7 @@ from sglang_dspark.ops.qk_norm_rope import gpu_kernel, host_backend, native_argu
 from sglang_dspark.ops.qk_norm_rope.torch_backend import TorchQKNormRope
 from tests.amdgcn.chip import CHIPS
 from tests.parity.executors import NO_CUDA, NO_GPU, NO_ROCM, NO_TRITON
+from tests.parity.interpreter import TritonInterpreter
 from tests.unit.ops.native import stand_in_driver
 
 from . import emulated
@@ -88,41 +85,13 @@ def _on_gpu(backend: str) -> Callable[[Case], Storages]:
     return run
 
 
-class TritonInterpreter:
-    """Triton's interpreter in a process of its own: it must be switched on before anything imports Triton."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def run(self, case: Case) -> Storages:
-        """Run the case there. The child builds the same tensors from the case's name."""
-        process = self._process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
-        pickle.dump(case.name, process.stdin)
-        process.stdin.flush()
-        answer = pickle.load(process.stdout)
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        dtypes = {name: storage.dtype for name, storage in problem(case).storages.items()}
-        return {name: torch.from_numpy(found).view(dtypes[name]) for name, found in answer.items()}
-
-    def stop(self) -> None:
-        """End the child, if one was started."""
-        if self._process is not None:
-            self._process.communicate()
-            self._process = None
-
-    @staticmethod
-    def _start() -> subprocess.Popen[bytes]:
-        child = Path(__file__).with_name("interpreter_child.py")
-        paths = os.pathsep.join(path for path in (str(child.parents[3]), *sys.path) if path)
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-        return subprocess.Popen(
-            [sys.executable, str(child)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
+INTERPRETER = TritonInterpreter(Path(__file__).with_name("interpreter_child.py"))
 
 
-INTERPRETER = TritonInterpreter()
+def in_interpreter(case: Case) -> Storages:
+    """Run the case in Triton's interpreter."""
+    dtypes = {name: storage.dtype for name, storage in problem(case).storages.items()}
+    return {name: torch.from_numpy(found).view(dtypes[name]) for name, found in INTERPRETER.ask(case.name).items()}
 
 
 def host_backend_missing() -> str:
@@ -139,7 +108,7 @@ NO_COMPILER = host_backend_missing()
 EXECUTORS = (
     Executor("qk_norm_rope/torch/cpu", _on_cpu("torch"), raises_on_broken_contract=True),
     Executor("qk_norm_rope/torch/device-path-on-cpu", _device_path_on_cpu),
-    Executor("qk_norm_rope/triton/interpreter", INTERPRETER.run, missing=NO_TRITON),
+    Executor("qk_norm_rope/triton/interpreter", in_interpreter, missing=NO_TRITON),
     Executor("qk_norm_rope/host/cpu", _on_cpu("host"), native, NO_COMPILER, raises_on_broken_contract=True),
     Executor("qk_norm_rope/hip/stand-in-driver", _through_stand_in_driver(driver.HIP), native_gpu, NO_COMPILER),
     Executor("qk_norm_rope/cuda/stand-in-driver", _through_stand_in_driver(driver.CUDA), native_gpu, NO_COMPILER),
