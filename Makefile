@@ -2,8 +2,10 @@
 VENV ?= .venv
 EXTRAS ?= test,lint
 PYTEST_ARGS ?=
+# One worker gets all that starts servers, the other the rest. PYTEST_WORKERS= for one process, as --pdb needs.
+PYTEST_WORKERS ?= -n 2 --dist loadgroup
 SERVE_ARGS ?=
-PYTHON_TOOLS := sglang_dspark tests scripts benchmarks
+PYTHON_TOOLS := sglang_dspark tests scripts
 export VENV EXTRAS
 
 .PHONY: help setup serve test test-triton kernels lint clean
@@ -19,7 +21,7 @@ serve: setup ## start SGLang on this machine's CPU with a small DSpark pair, and
 
 test: setup ## all tests, the ones that start the real server too (PYTEST_ARGS="-m 'not e2e' -x")
 	@scripts/compiler.sh
-	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	@$(VENV)/bin/python -m pytest $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
 # Beside the environment, not in it: `make test` and `make serve` go on without Triton, as most people have them.
 test-triton: setup ## the kernels once more, in Triton's interpreter (700 MB more)
@@ -27,7 +29,7 @@ test-triton: setup ## the kernels once more, in Triton's interpreter (700 MB mor
 	  $(VENV)/bin/python -m pip install -q --disable-pip-version-check --upgrade --no-deps --target $(VENV)/triton -r requirements/triton.txt && \
 	  cp requirements/triton.txt $(VENV)/triton/installed.txt; }
 	@PYTHONPATH=$(VENV)/triton DSPARK_REQUIRE_EXECUTORS=context_kv/triton/interpreter,qk_norm_rope/triton/interpreter \
-	  $(VENV)/bin/python -m pytest tests/parity tests/unit/ops $(PYTEST_ARGS)
+	  $(VENV)/bin/python -m pytest $(PYTEST_WORKERS) tests/parity tests/unit/ops $(PYTEST_ARGS)
 
 kernels: ## compile the GPU kernels that travel with the wheel, for every chip whose compiler is here (ARCHS="gfx942 gfx950")
 	@python3 -m sglang_dspark.ops.native $(ARCHS)
@@ -39,4 +41,4 @@ lint: setup ## ruff and mypy
 
 clean: ## remove .venv and every build output and cache
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
-	find sglang_dspark tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find sglang_dspark tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,15 +16,27 @@ os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from sglang_dspark.serving.cpu import standins  # noqa: E402  (the variables come first)
+from tests import reports  # noqa: E402
 
 standins.install()
 
 NIGHTLY = os.environ.get("DSPARK_NIGHTLY") == "1"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Print what the run has shown at its end, xdist's workers included."""
+    config.pluginmanager.register(reports, "dspark-reports")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the nightly tests unless they were asked for; pytest counts them as deselected."""
-    left_out = [item for item in items if item.get_closest_marker("nightly") and not NIGHTLY]
+    """Leave out the nightly tests unless they were asked for, and keep all servers on one xdist worker.
+
+    pytest counts the ones left out as deselected. Servers share session fixtures and would compete for the cores.
+    """
+    left_out = {item for item in items if item.get_closest_marker("nightly") and not NIGHTLY}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        if item.get_closest_marker("e2e"):
+            item.add_marker(pytest.mark.xdist_group("servers"))

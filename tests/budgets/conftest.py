@@ -1,4 +1,4 @@
-"""The figures that the budgets judged, printed at the end of a run: emulated counts, no measurements."""
+"""The figures that the budgets judged, which tests/reports.py prints: emulated counts, no measurements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-FIGURES = pytest.StashKey[dict]()
+from tests.reports import FIGURES
+
 # Set in CI: a budget that cannot be checked is then a failure, so that a skip cannot hide.
 REQUIRE = "DSPARK_REQUIRE_BUDGETS"
 
@@ -14,7 +15,7 @@ REQUIRE = "DSPARK_REQUIRE_BUDGETS"
 @pytest.fixture
 def figure(request):
     """Call it with a name and a text."""
-    return request.config.stash.setdefault(FIGURES, {}).__setitem__
+    return request.config.stash[FIGURES].__setitem__
 
 
 @pytest.fixture
@@ -27,11 +28,3 @@ def cannot_check():
         pytest.skip(reason)
 
     return stop
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """The figures, by name."""
-    if figures := config.stash.get(FIGURES, {}):
-        terminalreporter.section("emulated figures")
-        for name in sorted(figures):
-            terminalreporter.write_line(f"{name}: {figures[name]}")
