@@ -11,11 +11,12 @@ from sglang_dspark import __version__
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; the exit status, 0 for success."""
-    from sglang_dspark.cli import convert, demo, doctor, train
+    from sglang_dspark.cli import bench, convert, demo, doctor, train
 
     parser = argparse.ArgumentParser(prog="sglang-dspark", description="DSpark speculative decoding for MiniMax-M3.")
     parser.add_argument("--version", action="version", version=f"sglang-dspark {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    bench.add_parser(commands)
     convert.add_parser(commands)
     demo.add_parser(commands)
     doctor.add_parser(commands)

@@ -14,7 +14,7 @@ import torch
 from sglang_dspark.platforms import amd, cpu, nvidia
 from sglang_dspark.platforms.platform import Platform, UnsupportedPlatform
 
-__all__ = ["Platform", "UnsupportedPlatform", "current", "describe"]
+__all__ = ["Platform", "UnsupportedPlatform", "current", "describe", "toolkit_version"]
 
 
 def describe(name: str, arch: str) -> Platform:
@@ -39,3 +39,8 @@ def current() -> Platform:
         return describe("amd", torch.cuda.get_device_properties(torch.cuda.current_device()).gcnArchName)
     major, minor = torch.cuda.get_device_capability()
     return describe("nvidia", f"sm_{major}{minor}")
+
+
+def toolkit_version() -> str:
+    """The version of ROCm or CUDA that torch was built with, "none" for a CPU build."""
+    return str(torch.version.hip or torch.version.cuda or "none")

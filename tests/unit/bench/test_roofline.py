@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import roofline
-from benchmarks.roofline import MIB, chip_named, floor_us, flush_bytes
+from sglang_dspark.bench import roofline
+from sglang_dspark.bench.roofline import MIB, chip_named, floor_us, flush_bytes
 
 
 @pytest.mark.parametrize(

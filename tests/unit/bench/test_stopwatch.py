@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import stopwatch
-from benchmarks.stopwatch import Timings, percentile, time_calls, time_within
+from sglang_dspark.bench import stopwatch
+from sglang_dspark.bench.stopwatch import Timings, percentile, time_calls, time_within
 
 from .machines import FakeMachine
 

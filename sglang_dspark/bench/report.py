@@ -1,4 +1,4 @@
-"""Markdown tables from rows alone: ``python -m benchmarks.report [FILE ...]`` (default: benchmarks/results/*.jsonl)."""
+"""Markdown tables from rows alone: ``python -m sglang_dspark.bench.report [FILE ...]``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from . import rows as row_files
+from .environment import ROOT
 from .rows import Row, RowError
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = ROOT / "benchmarks" / "results"
 BASELINE = "sglang"
 NOT_OURS = ("device_copy", BASELINE, "sglang_1_warp")
 MEASURED = "Microseconds on the device, p50 (p20 to p80); {how}. The shares are those of {first}."
@@ -130,7 +131,7 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; status 1 when there is no row, or one that cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m sglang_dspark.bench.report", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help="row files; default: every one in benchmarks/results")
     files = parser.parse_args(arguments).files or sorted(RESULTS.glob("*.jsonl"))
     try:
@@ -139,7 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     if not rows:
-        print(f"no rows: {RESULTS} has no *.jsonl yet (python -m benchmarks.context_kv, on a GPU)", file=sys.stderr)
+        print(
+            f"no rows: {RESULTS} has no *.jsonl yet (sglang-dspark bench kernels, on a GPU)",
+            file=sys.stderr,
+        )
         return 1
     print(markdown(rows))
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks import report, rows
+from sglang_dspark.bench import report, rows
 
 from .test_rows import RUN, row
 
@@ -27,7 +27,7 @@ def test_a_table_of_timings():
     found = [timing("device_copy", 3), timing("sglang", 8), timing("hip", 4), timing("triton", 5), timing("hip", 6, 48)]
     text = report.markdown(found)
     assert "## Measured on Test Device, 2026-01-02" in text
-    assert "gfx942, driver 6.1; `python -m benchmarks.context_kv` at commit abc; torch 2.13" in text
+    assert "gfx942, driver 6.1; `sglang-dspark bench kernels` at commit abc; torch 2.13" in text
     assert "### context_kv, pool dtype bf16, mode graph, cache cold" in text
     assert cells(text, "| preset")[:8] == ["preset", "tokens", "MB moved", "hip", "triton", "device_copy", "sglang",
                                            "of copy bandwidth"]  # fmt: skip

@@ -42,23 +42,29 @@ class Gpu:
         self._flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda")
 
     def now_us(self) -> float:
+        """The host's clock."""
         return time.perf_counter() * 1e6
 
     def clear_cache(self) -> None:
+        """Queue a write of the flush buffer."""
         self._flush.zero_()
 
     def mark(self) -> torch.cuda.Event:
+        """Queue a timed event."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def elapsed_us(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        """Between two events that the device has reached."""
         return start.elapsed_time(end) * 1e3
 
     def wait(self) -> None:
+        """Until the device is idle."""
         torch.cuda.synchronize()
 
     def captured(self, call: Callable[[], object]) -> Callable[[], object]:
+        """The replay of a graph of the call, which has run once outside of it."""
         # Whatever is compiled or allocated on the first call must not be captured.
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

@@ -6,15 +6,15 @@ import subprocess
 
 import pytest
 
-from benchmarks import environment
 from sglang_dspark import platforms
+from sglang_dspark.bench import environment
 
 from .test_rows import RUN
 
 
 def test_the_run_of_this_machine():
-    run = environment.describe_run(platforms.describe("cpu", "cpu"), "CPU", "benchmarks.context_kv", ["--out", "a b"])
-    assert run.command == "python -m benchmarks.context_kv --out 'a b'"
+    run = environment.describe_run(platforms.describe("cpu", "cpu"), "CPU", ["/bin/sglang-dspark", "--out", "a b"])
+    assert run.command == "sglang-dspark --out 'a b'"
     assert run.device == {"name": "CPU", "arch": "cpu", "platform": "cpu", "driver": "unknown"}
     assert {"torch", "triton", "sglang", "sglang-dspark", "runtime", "python"} == set(run.versions)
 

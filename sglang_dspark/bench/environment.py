@@ -6,6 +6,7 @@ import platform as python_platform
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -14,27 +15,29 @@ from pathlib import Path
 import torch
 
 import sglang_dspark
-from sglang_dspark.platforms import Platform
+from sglang_dspark.platforms import Platform, toolkit_version
 
 from .rows import Run
 
-ROOT = Path(__file__).parents[1]
+# The checkout, where this is one: an installed package has no tests and no commit.
+ROOT = Path(__file__).parents[2]
 UNKNOWN = "unknown"
 DRIVER_FILES = {"nvidia": Path("/proc/driver/nvidia/version"), "amd": Path("/sys/module/amdgpu/version")}
 
 
-def describe_run(platform: Platform, device_name: str, module: str, arguments: Sequence[str]) -> Run:
-    """The facts of this run."""
+def describe_run(platform: Platform, device_name: str, command: Sequence[str] | None = None) -> Run:
+    """The facts of this run; ``command`` is this process's own by default."""
+    program, *arguments = sys.argv if command is None else command
     device = {"name": device_name, "arch": platform.arch, "platform": platform.name, "driver": driver(platform.name)}
     return Run(
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=shlex.join(["python", "-m", module, *arguments]),
+        command=shlex.join([Path(program).name, *arguments]),
         commit=commit(ROOT),
         device=device,
         versions={
             "python": python_platform.python_version(),
             "torch": str(torch.__version__),
-            "runtime": str(torch.version.hip or torch.version.cuda or "none"),
+            "runtime": toolkit_version(),
             "triton": package_version("triton"),
             "sglang": package_version("sglang"),
             "sglang-dspark": sglang_dspark.__version__,

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from benchmarks import parity
-from benchmarks.parity import ParityFailed
 from sglang_dspark import platforms
+from sglang_dspark.bench import parity
+from sglang_dspark.bench.parity import ParityFailed
 from sglang_dspark.ops import context_kv
 from sglang_dspark.ops.context_kv import torch_backend
 from tests.parity.cases import CASES

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import context_kv_workload as workload
-from benchmarks import presets, roofline, upstream
-from benchmarks.context_kv_workload import Shape
-from benchmarks.upstream import UpstreamMissing
 from sglang_dspark import platforms
+from sglang_dspark.bench import context_kv_workload as workload
+from sglang_dspark.bench import presets, roofline, upstream
+from sglang_dspark.bench.context_kv_workload import Shape
+from sglang_dspark.bench.upstream import UpstreamMissing
 
 CPU = platforms.describe("cpu", "cpu")
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn

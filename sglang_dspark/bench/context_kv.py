@@ -1,4 +1,4 @@
-"""The context KV writer on this machine's GPU: parity first, then times. ``python -m benchmarks.context_kv --help``.
+"""The context KV writer on this machine's GPU: parity first, then times.
 
 Without a GPU nothing is timed: the CPU backends' parity runs, and what is known without a device is printed.
 """
@@ -29,7 +29,6 @@ from .stopwatch import Budget, Machine, Timings
 
 MODES = ("graph", "eager")
 LARGE_COPY_BYTES = 2**30
-EXAMPLE = "example: python -m benchmarks.context_kv --quick && python -m benchmarks.report"
 
 
 @dataclass(eq=False)
@@ -285,34 +284,18 @@ def without_gpu(platform: Platform, run: Run, shapes: Sequence[Shape], budget: B
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, find the device, run."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.context_kv", description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("--quick", action="store_true", help="fewer token counts and 30 repetitions; parity as always")
-    parser.add_argument("--out", type=Path, default=report.RESULTS, help="folder of the rows (default: %(default)s)")
-    parser.add_argument("--budget-s", type=float, default=600, help="seconds for all of it; repetitions are trimmed")
-    parser.add_argument("--repetitions", type=int, help="of each case (default: 200)")
-    options = parser.parse_args(given)
+def run(options: argparse.Namespace) -> int:
+    """Find the device and run, with the options of `sglang-dspark bench kernels`."""
     budget = Budget(options.budget_s, time.monotonic)
-    try:
-        platform = platforms.current()
-    except platforms.UnsupportedPlatform as error:
-        print(f"FAILED: {error}", file=sys.stderr)
-        return 1
+    platform = platforms.current()
     shapes = shapes_of(platform, options.quick)
-    module = "benchmarks.context_kv"
     if platform.device_type == "cpu":
-        return without_gpu(platform, environment.describe_run(platform, "CPU", module, given), shapes, budget)
+        return without_gpu(platform, environment.describe_run(platform, "CPU"), shapes, budget)
     device_name = torch.cuda.get_device_name()
-    run = environment.describe_run(platform, device_name, module, given)
+    run = environment.describe_run(platform, device_name)
     flush_bytes = roofline.flush_bytes(roofline.chip_named(device_name))
     repetitions = options.repetitions or (30 if options.quick else 200)
     machine = stopwatch.Gpu(flush_bytes)
     # The parity cases' own device: the same one, by its number.
     setting = Setting(platform, machine, "cuda:0", run, budget, shapes, repetitions, flush_bytes)
-    return measure(setting, options.out)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return measure(setting, options.out or report.RESULTS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import context_kv, context_kv_workload, parity, presets, rows, upstream
-from benchmarks.context_kv import Setting, measure, timed_rows
-from benchmarks.context_kv_workload import Shape
-from benchmarks.parity import ParityFailed
-from benchmarks.upstream import UpstreamMissing
 from sglang_dspark import platforms
+from sglang_dspark.bench import context_kv, context_kv_workload, parity, presets, rows, upstream
+from sglang_dspark.bench.context_kv import Setting, measure, timed_rows
+from sglang_dspark.bench.context_kv_workload import Shape
+from sglang_dspark.bench.parity import ParityFailed
+from sglang_dspark.bench.upstream import UpstreamMissing
+from sglang_dspark.cli import main
 
 from .machines import FakeMachine
 from .test_rows import RUN
@@ -209,7 +210,7 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys, tmp_path):
     real = parity.run_suite
     monkeypatch.setattr(parity, "run_suite", lambda *given: real(*given[:3], "one_token"))
     monkeypatch.setattr(upstream, "load", no_sglang)
-    assert context_kv.main(["--quick", "--out", str(tmp_path)]) == 0
+    assert main(["bench", "kernels", "--quick", "--out", str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "nothing can be timed" in output and "follow the law" in output and "SGLang is not installed" in output
     assert "Stated, not measured" in output and "Measured on" not in output
@@ -222,7 +223,7 @@ def test_without_a_gpu_parity_counts(monkeypatch, capsys):
         raise ParityFailed("status 1")
 
     monkeypatch.setattr(parity, "run_suite", fail)
-    assert context_kv.main(["--quick"]) == 1
+    assert main(["bench", "kernels", "--quick"]) == 1
     assert "PARITY FAILED: status 1" in capsys.readouterr().err
 
 
@@ -231,5 +232,5 @@ def test_a_gpu_that_is_not_covered_is_said(monkeypatch, capsys):
         raise platforms.UnsupportedPlatform("asked for gfx1100; its wavefronts are 32 lanes wide")
 
     monkeypatch.setattr(platforms, "current", fail)
-    assert context_kv.main([]) == 1
-    assert "FAILED: asked for gfx1100" in capsys.readouterr().err
+    assert main(["bench", "kernels"]) == 1
+    assert "bench: asked for gfx1100" in capsys.readouterr().err

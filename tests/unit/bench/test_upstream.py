@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import context_kv_workload, presets, upstream
-from benchmarks.context_kv_workload import Shape
-from benchmarks.upstream import UpstreamMissing
+from sglang_dspark.bench import context_kv_workload, presets, upstream
+from sglang_dspark.bench.context_kv_workload import Shape
+from sglang_dspark.bench.upstream import UpstreamMissing
 
 # The parameters of SGLang 0.5.23's launcher, in order, and a record of what they were given.
 STAND_IN = """

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from benchmarks import rows
-from benchmarks.rows import Row, RowError, Run
+from sglang_dspark.bench import rows
+from sglang_dspark.bench.rows import Row, RowError, Run
 
 DEVICE = {"name": "Test Device", "arch": "gfx942", "platform": "amd", "driver": "6.1"}
-RUN = Run("2026-01-02T03:04:05+00:00", "python -m benchmarks.context_kv", "abc", DEVICE, {"torch": "2.13"})
+RUN = Run("2026-01-02T03:04:05+00:00", "sglang-dspark bench kernels", "abc", DEVICE, {"torch": "2.13"})
 
 
 def row(**changes) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.stopwatch import Budget
+from sglang_dspark.bench.stopwatch import Budget
 
 
 class FakeMachine:
