@@ -26,7 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("triton", "sgl_kernel", "torchvision", "IPython")
+# `datasets` is for SGLang's benchmark client, which imports the readers of all its data sets, downloaded ones included.
+PACKAGES = ("triton", "sgl_kernel", "torchvision", "IPython", "datasets")
 
 # SGLang takes these from sgl_kernel on a CPU; our torch versions stand in for them.
 CPU_OPS = (
@@ -214,6 +215,8 @@ def _settle_answers(package: str) -> None:
         importlib.import_module("torch.utils._triton").has_triton_package()
     elif package == "torchvision":
         importlib.import_module("transformers.utils.import_utils").is_torchvision_available()
+    elif package == "datasets":
+        importlib.import_module("transformers.utils.import_utils").is_datasets_available()
 
 
 def install() -> None:
