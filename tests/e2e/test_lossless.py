@@ -89,7 +89,7 @@ def test_tokens_and_acceptance(
     logs: Path,
     tmp_path: Path,
 ) -> None:
-    """64 prompts, 16 at once, then again so that their prompts come out of the radix cache."""
+    """Fault 18. 64 prompts, 16 at once, then again so that their prompts come out of the radix cache."""
     target = pair_of()
     drafted = pair_of(layout=config.layout, block_size=config.gamma, **config.draft)
     pair = DemoPair(target.target, drafted.draft)

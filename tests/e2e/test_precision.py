@@ -69,7 +69,7 @@ def test_lossless(answers: Answers, pool: str) -> None:
 
 
 def test_an_fp8_pool_costs_little_acceptance(answers: Answers) -> None:
-    """Within 3% of bf16; a wrong scale or format would lose acceptance and nothing else."""
+    """Fault 3. Within 3% of bf16; a wrong scale or format would lose acceptance and nothing else."""
     assert accepted_length(answers.narrow) == pytest.approx(accepted_length(answers.wide), rel=0.03)
 
 

@@ -34,7 +34,7 @@ def noise(probabilities: torch.Tensor, draws: int) -> torch.Tensor:
 
 
 def test_distribution_with_a_wrong_draft(tmp_path: Path, logs: Path) -> None:
-    """The joint distribution of three tokens over 20,480 draws, the draft proposing from another table.
+    """Fault 1. The joint distribution of three tokens over 20,480 draws, the draft proposing from another table.
 
     Catches accepting with the wrong ratio, a residual that is not p - q, and a bonus token drawn from the draft.
     """

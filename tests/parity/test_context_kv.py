@@ -62,6 +62,7 @@ PAIRS = [(executor, case) for executor in EXECUTORS for case in CASES if executo
 
 @pytest.mark.parametrize(("executor", "case"), PAIRS, ids=[f"{executor.name}-{case.name}" for executor, case in PAIRS])
 def test_matches_the_reference(executor: Executor, case: Case, ran):
+    """Faults 3, 5 and 20: both fp8 formats, every count of heads, no rows and rows without a slot."""
     if executor.missing:
         pytest.skip(f"{executor.name}: {executor.missing}")
     if case.breaks_contract and executor.raises_on_broken_contract:

@@ -44,6 +44,7 @@ def run_law(given: Problem) -> None:
     ],
 )
 def test_matches_the_reference(executor: Executor, case: Case, ran):
+    """Faults 3, 5 and 20: both fp8 formats, every ratio of heads, no rows and rows without a slot."""
     if executor.missing:
         pytest.skip(f"{executor.name}: {executor.missing}")
     if case.breaks_contract and executor.raises_on_broken_contract:

@@ -149,7 +149,7 @@ _AUTOMODEL_KEYS = (
 
 
 def test_every_missing_key_is_listed_at_once() -> None:
-    """A reader that stops at the first key costs its user one start of the server a key."""
+    """Fault 11. A reader that stops at the first key costs its user one start of the server a key."""
     found = problems(automodel(**dict.fromkeys(_AUTOMODEL_KEYS, REMOVED)))
     assert sorted(problem.split(":")[0] for problem in found) == sorted(_AUTOMODEL_KEYS)
 
@@ -224,7 +224,7 @@ def test_block_size_below_one(layout: Layout, value: int) -> None:
 @pytest.mark.parametrize("value", [-1, 100, 200064])
 @LAYOUTS
 def test_mask_token_outside_the_vocabulary(layout: Layout, value: int) -> None:
-    """== vocab_size is one past the end: an embedding row that does not exist. -1 would wrap in torch."""
+    """Fault 11. == vocab_size is one past the end: an embedding row that does not exist. -1 would wrap in torch."""
     problem = the_one_problem(renamed("mask_token_id", "dspark_noise_token_id", value, layout))
     assert problem.startswith("mask_token_id: ") and str(value) in problem and "[0, 100)" in problem
 
@@ -280,7 +280,10 @@ def test_rotary_dim(value: int) -> None:
 )
 @LAYOUTS
 def test_target_layer_ids(layout: Layout, ids: list[int], named: str) -> None:
-    """Each of these captures other features than the draft was trained on; SGLang reads -1 as the last layer's."""
+    """Fault 8.
+
+    Each of these captures other features than the draft was trained on; SGLang reads -1 as the last layer's.
+    """
     problem = the_one_problem(renamed("target_layer_ids", "dflash_config.target_layer_ids", ids, layout))
     assert problem.startswith("target_layer_ids") or "target_layer_ids" in problem
     assert named in problem
@@ -295,7 +298,10 @@ def test_every_problem_of_the_layer_ids_is_named() -> None:
 
 
 def test_the_last_layer_is_refused_in_layout_a_alone() -> None:
-    """AutoModel trained on the post-norm hidden there and the server captures the residual; layout B means that one."""
+    """Fault 8.
+
+    AutoModel trained on the post-norm hidden there and the server captures the residual; layout B means that one.
+    """
     problem = the_one_problem(automodel(target_layer_ids=[1, 5]))
     assert "last layer" in problem and "final norm" in problem and "retrain" in problem
     assert parse_draft_config(released(dflash_config={"target_layer_ids": [1, 5]}), "b").target_layer_ids == (1, 5)
@@ -318,7 +324,10 @@ def test_the_last_layer_is_refused_in_layout_a_alone() -> None:
 )
 @BOTH
 def test_another_network_is_refused_by_name(config: Any, change: dict[str, Any], key: str) -> None:
-    """Each key changes what the network computes; served anyway, acceptance would collapse without a word."""
+    """Faults 9 and 10.
+
+    Each key changes what the network computes; served anyway, acceptance would collapse without a word.
+    """
     assert key in the_one_problem(config(**change)).split(":")[0]
 
 
@@ -335,7 +344,7 @@ def test_another_network_is_refused_by_name(config: Any, change: dict[str, Any],
     ],
 )
 def test_another_network_of_one_layout_is_refused_by_name(raw: dict[str, Any], key: str) -> None:
-    """A causal block, a sliding window or a mixture of experts are other networks."""
+    """Fault 12. A causal block, a sliding window or a mixture of experts are other networks."""
     assert key in the_one_problem(raw).split(":")[0]
 
 

@@ -55,6 +55,7 @@ def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor])
 @CONFIDENCE
 @pytest.mark.parametrize("original", list(Layout), ids=lambda layout: layout.name.lower())
 def test_this_plugins_model(build, pair, monkeypatch, original: Layout, head: str, confidence: bool) -> None:  # noqa: F811
+    """Fault 16. Both folders load, as the same model."""
     monkeypatch.setenv("SGLANG_RAGGED_VERIFY_MODE", "compact")  # the mode that has a confidence head
     models = []
     for folder in pair(original, head, confidence):
@@ -69,7 +70,7 @@ def test_this_plugins_model(build, pair, monkeypatch, original: Layout, head: st
 # SGLang 0.5.23 takes the gated head's `gate_proj` for half of an MLP's and refuses it; this plugin's model loads it.
 @pytest.mark.parametrize("head", ["vanilla", "rnn"])
 def test_sglangs_own_model(build, pair, head: str) -> None:  # noqa: F811
-    """It reads the released layout alone, with its own config reader and its own strict loader."""
+    """Fault 16. It reads the released layout alone, with its own config reader and its own strict loader."""
     from sglang.srt.configs.minimax_vl import configure_minimax_m3_dspark
     from sglang.srt.models.dspark_minimax import DSparkMiniMaxDraftModel
     from transformers import PretrainedConfig
@@ -87,6 +88,7 @@ def test_sglangs_own_model(build, pair, head: str) -> None:  # noqa: F811
 @CONFIDENCE
 @pytest.mark.parametrize("original", list(Layout), ids=lambda layout: layout.name.lower())
 def test_the_reference(pair, original: Layout, head: str, confidence: bool) -> None:
+    """Fault 16. Both folders load, as the same model."""
     source, converted = pair(original, head, confidence)
     shared = tables(torch.float32)
     assert_equal(from_checkpoint(source, shared).state_dict(), from_checkpoint(converted, shared).state_dict())

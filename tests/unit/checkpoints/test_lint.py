@@ -87,7 +87,7 @@ def test_the_last_layer(tmp_path: Path) -> None:
 
 
 def test_special_tokens_of_the_generation_config(tmp_path: Path) -> None:
-    """Chat models often name their end of turn there alone."""
+    """Fault 11. Chat models often name their end of turn there alone."""
     target = save_target(tmp_path / "target")
     (target / "generation_config.json").write_text('{"eos_token_id": [98, 99]}')
     assert "eos_token_id" in only(save_draft(tmp_path / "draft", released()), target, WARNING, "mask token")
@@ -195,7 +195,7 @@ def test_one_row_and_no_row(tmp_path: Path) -> None:
     ("dtype", "level"), [(torch.uint8, PROBLEM), (torch.int32, PROBLEM), (torch.float8_e4m3fn, WARNING)]
 )
 def test_a_quantised_lm_head_of_the_target(tmp_path: Path, dtype: torch.dtype, level: Level) -> None:
-    """Packed, it fails at capture with a shape error; fp8, it costs accuracy on some chips."""
+    """Fault 14. Packed, it fails at capture with a shape error; fp8, it costs accuracy on some chips."""
     target = save_target(tmp_path / "target")
     names = json.loads((target / INDEX).read_text())["weight_map"]
     path = target / names["lm_head.weight"]

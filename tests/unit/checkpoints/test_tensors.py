@@ -45,7 +45,7 @@ LAYOUTS = pytest.mark.parametrize("layout", list(Layout), ids=lambda layout: lay
     ],
 )
 def test_released_names(prefix: str, raw: str, name: str) -> None:
-    """A prefix or a spelling that is not known loses its tensors, which would then count as missing."""
+    """Fault 15. A prefix or a spelling that is not known loses its tensors, which would then count as missing."""
     assert canonical_name(prefix + raw, Layout.RELEASED) == name
 
 
@@ -147,7 +147,10 @@ def test_automodel_without_the_shared_tables_is_complete() -> None:
 
 @LAYOUTS
 def test_everything_wrong_is_listed_at_once(layout: Layout) -> None:
-    """SGLang's loader stops at the first unexpected tensor, and its user learns of the next one a start later."""
+    """Fault 15.
+
+    SGLang's loader stops at the first unexpected tensor, and its user learns of the next one a start later.
+    """
     config = config_of(layout)
     spelled = released_name if layout is Layout.RELEASED else str
     shapes = checkpoint(config)

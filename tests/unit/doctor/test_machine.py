@@ -68,6 +68,7 @@ def _is_field(node: ast.stmt) -> bool:
     ],
 )  # fmt: skip
 def test_a_switch(platform: platforms.Platform, environment: dict, name: str, level: Level, text: str) -> None:
+    """Fault 6, and SGLang's other switches: an fp8 LM head is never on without a word."""
     finding = judged(platform, **environment)[name]
     assert finding.level is level and text in finding.found
     assert bool(finding.remedy) == (level is not Level.OK)

@@ -60,7 +60,7 @@ def test_registered() -> None:
 
 
 def test_a_platform_without_sampling_kernels() -> None:
-    """One vendor's missing kernels once made drafts greedy without a word. On a CPU it is how it is meant."""
+    """Fault 1. One vendor's missing kernels once made drafts greedy without a word. On a CPU it is how it is meant."""
     without = {**HEALTHY, "top_k_renorm": False}
     assert [f.subject for f in judge(without, cpu_engine=False) if f.level is Level.WARNING] == ["sampling"]
     assert [f.level for f in judge(without, cpu_engine=True)] == [Level.OK] * 3

@@ -80,7 +80,7 @@ def test_the_order_of_the_tensors_does_not_matter(build) -> None:
 
 
 def test_all_that_is_wrong_is_listed(build) -> None:
-    """SGLang's own loader stops at the first unexpected tensor."""
+    """Fault 15. SGLang's own loader stops at the first unexpected tensor."""
     raw = released()
     tensors = checkpoint(raw)
     del tensors[released_name("fc.weight")], tensors[released_name("layers.0.self_attn.k_proj.weight")]

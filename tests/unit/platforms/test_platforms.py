@@ -23,6 +23,7 @@ from sglang_dspark.platforms import UnsupportedPlatform, amd, cpu, nvidia
     ],
 )
 def test_describe(name, arch, device_type, fp8_format, warp_size, context_kv_backends):
+    """Fault 3. gfx942 alone has fp8 in the fnuz format."""
     platform = platforms.describe(name, arch)
     assert (platform.name, platform.arch, platform.device_type) == (name, arch, device_type)
     assert (platform.fp8_format, platform.warp_size) == (fp8_format, warp_size)

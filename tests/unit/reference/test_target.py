@@ -76,7 +76,7 @@ def test_any_causal_lm_can_be_the_target(automodel, prompt_ids) -> None:
 
 
 def test_the_last_layer_is_read_before_the_norm() -> None:
-    """transformers' hidden_states[-1] is the norm's output; the hook must leave nothing behind."""
+    """Fault 8. transformers' hidden_states[-1] is the norm's output; the hook must leave nothing behind."""
     target = llama()
     with torch.no_grad():
         target.model.norm.weight.fill_(3.0)

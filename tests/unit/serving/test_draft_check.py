@@ -94,6 +94,7 @@ def test_the_target_given_as_its_own_draft(pair: DemoPair) -> None:
 
 
 def test_config_is_missing(pair: DemoPair) -> None:
+    """Fault 17. SGLang alone would go on with a block of 7."""
     (pair.draft / "config.json").unlink()
     assert "found no such file" in str(refusal(pair))
 
@@ -159,7 +160,10 @@ def test_a_bad_value(pair: DemoPair, automodel_key: str, released_key: str, valu
 
 
 def test_a_hub_name_that_has_no_config(pair: DemoPair, monkeypatch) -> None:
-    """transformers gives an empty table for a repository without a config; read on, every key would be missing."""
+    """Fault 17.
+
+    transformers gives an empty table for a repository without a config; read on, every key would be missing.
+    """
     monkeypatch.setattr(draft_check.PretrainedConfig, "get_config_dict", lambda *args, **_: ({}, {}))
     with pytest.raises(CheckpointError, match="found no config.json there"):
         check_draft("someone/draft", None, facts(pair), 1)
@@ -236,8 +240,9 @@ class Hooked:
 
 
 def test_a_named_draft_is_checked_before_sglang_opens_it(monkeypatch) -> None:
-    """SGLang opens it twice: to tell another model's drafts apart, where a bad path ends in a stack of errors that
-    names no draft, and for its block size, where a config it cannot read only costs a warning."""
+    """Faults 13 and 17. SGLang opens it twice: to tell another model's drafts apart, where a bad path ends in a stack
+    of errors that names no draft, and for its block size, where a config it cannot read only costs a warning. The
+    draft is not given the target's quantisation."""
     hooked = Hooked(monkeypatch, "MiniMaxM3SparseForCausalLM")
     hooked.run()
     assert hooked.calls == ["check draft", "open", "resolve"]
@@ -260,6 +265,7 @@ def test_other_algorithms_drafts_are_not_checked(monkeypatch, algorithm: str | N
 
 
 def test_a_quantisation_asked_for_is_kept(monkeypatch) -> None:
+    """Fault 13. The target's --quantization is not the draft's; one that was asked for the draft is."""
     hooked = Hooked(monkeypatch, "MiniMaxM3SparseForCausalLM", _speculative_draft_quantization_explicitly_set=True)
     hooked.run()
     assert hooked.declared == {}
@@ -286,7 +292,10 @@ def test_the_worker_is_ours_for_dspark_alone(monkeypatch, is_dspark: bool, on_cp
 
 @pytest.mark.e2e
 def test_the_server_refuses_a_path_that_does_not_exist(built: dict[str, DemoPair]) -> None:
-    """The whole way: the plugin is found, its hook takes, and the command ends with our message instead of serving."""
+    """Fault 17.
+
+    The whole way: the plugin is found, its hook takes, and the command ends with our message instead of serving.
+    """
     command = [sys.executable, "-m", "sglang.launch_server", "--device", "cpu", "--speculative-algorithm", "dspark"]
     paths = ["--model-path", str(built["automodel"].target), "--speculative-draft-model-path", "/does/not/exist"]
     environment = os.environ | {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}

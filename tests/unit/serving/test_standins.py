@@ -111,7 +111,7 @@ def test_the_watch_on_kernel_loads_finds_no_hooks(form: str, askers: Path) -> No
     ],
 )
 def test_a_stand_in_that_is_used_says_what_it_is(launch: str, name: str, askers: Path) -> None:
-    """The prototype returned a do-nothing function here: a kernel that silently writes nothing."""
+    """Fault 2. The prototype returned a do-nothing function here: a kernel that silently writes nothing."""
     code = f"""
 import triton
 @triton.jit

@@ -36,7 +36,7 @@ def all_but(candidate: Candidate) -> dict[str, None]:
 
 @pytest.mark.parametrize(("candidate", "case"), PAIRS, ids=[f"{one.name}-{case.name}" for one, case in PAIRS])
 def test_matches_the_law(candidate, case, amd, install):
-    """An argument in another's place, a head or half taken for another, a skipped row that is written or read wild."""
+    """Fault 5. An argument in another's place, a head or half taken for another, a skipped row written or read wild."""
     install(**all_but(candidate))
     given = parity.context_problem(case)
     choice = context_kv.choose(parity.own_fp8(amd, case), given.spec, given.tables, "aiter")
@@ -204,6 +204,8 @@ def raises(**arguments):
     ],
 )
 def test_a_function_that_does_something_else_fails_its_trial(drifted, reason, amd, install):
+    """Fault 2. A function that has the right parameters and computes nothing, or something else, is not used."""
+
     def stands(*arguments):
         return drifted(**dict(zip(names, arguments, strict=True)))
 

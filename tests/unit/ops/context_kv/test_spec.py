@@ -67,6 +67,7 @@ def pools(*shape, dtype=BF16):
     ],
 )
 def test_table_errors(spec, broken_tables, fields, message):
+    """Fault 4. A table on another device, or of another shape or dtype, is named before anything is launched."""
     with pytest.raises(ValueError, match=message):
         check_tables(CPU, spec, broken_tables(**fields))
 

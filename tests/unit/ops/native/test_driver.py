@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,7 @@ def test_geometry(api, tokens, blocks):
 @needs_compiler
 @APIS
 def test_no_rows_no_launch(api):
+    """Fault 20. A grid of no blocks is an error of the driver's."""
     run = bound(api)
     run(*rows(8))
     run(*rows(0))
@@ -95,3 +97,23 @@ def test_unaligned_kv_raises():
     shifted = torch.ones(3, kv[0].numel() + 1, dtype=torch.bfloat16)[:, 1:].unflatten(1, kv.shape[1:])
     with pytest.raises(ValueError, match="kv: expected tokens at multiples of 16 bytes"):
         bound(driver.HIP)(shifted, positions, slots)
+
+
+@needs_compiler
+@APIS
+def test_no_code_object_is_ever_unloaded(api):
+    """Fault 7: a garbage collection that unloads a module takes its kernel out of the graphs that captured it."""
+    called = set()
+
+    class Recording:
+        def __getattr__(self, name):
+            called.add(name)
+            return getattr(stand_in_driver.library(), name)
+
+    run = gpu_writer.bind(
+        SPEC, tables(), stand_in_driver.image(), driver.Driver(api, Recording()), stand_in_driver.stream
+    )
+    run(*rows(4))
+    del run
+    gc.collect()
+    assert called == {api.load, api.get, api.launch}

@@ -63,6 +63,7 @@ def test_spec_errors(spec, fields, message):
     ],
 )
 def test_table_errors(spec, broken_tables, fields, message):
+    """Fault 4. A table on another device, or of another shape or dtype, is named before anything is launched."""
     with pytest.raises(ValueError, match=message):
         check_tables(CPU, spec, broken_tables(**fields))
     with pytest.raises(ValueError, match=message):

@@ -94,7 +94,10 @@ def run(name: str, causal: bool, padding: int = 0) -> tuple[torch.Tensor, torch.
 
 @CASES
 def test_the_requests_of_every_kind_of_batch(name: str) -> None:
-    """Verify batches count the window beside seq_lens, all others inside: off by a window reads foreign slots."""
+    """Fault 23.
+
+    Verify batches count the window beside seq_lens, all others inside: off by a window reads foreign slots.
+    """
     batch, requests = BATCHES[name]
     assert requests_of(batch) == [Request(*request) for request in requests]
 
@@ -110,7 +113,10 @@ def test_the_target_is_causal(name: str) -> None:
 
 @CASES
 def test_the_draft_block_sees_its_context_and_all_of_itself(name: str) -> None:
-    """With a causal block, the first mask tokens would not see the later ones: acceptance drops, nothing raises."""
+    """Fault 12.
+
+    With a causal block, the first mask tokens would not see the later ones: acceptance drops, nothing raises.
+    """
     out, right, wrong, _ = run(name, causal=False)
     torch.testing.assert_close(out.double(), right, **CLOSE)
     if name != "decode":
@@ -194,7 +200,10 @@ def test_visible_keys() -> None:
 
 @pytest.mark.parametrize("scale", [None, 0.25])
 def test_an_fp8_pool_is_read_times_its_scale(scale: float | None) -> None:
-    """An fp8 pool holds value / scale; reading it without the scale is noise that only acceptance would show."""
+    """Fault 3.
+
+    An fp8 pool holds value / scale; reading it without the scale is noise that only acceptance would show.
+    """
     pool = torch.randn(6, KV_HEADS, HEAD_DIM).to(torch.float8_e4m3fn)
     slots = torch.tensor([4, 0, 5])
     expected = pool.float()[slots] * (1.0 if scale is None else scale)

@@ -159,7 +159,7 @@ def dense_with_mask(
     ids=["prefill", "uniform verify", "ragged verify", "decode"],
 )
 def test_sparse_against_dense_with_the_mask(batch, requests, index_heads: int) -> None:
-    """Also says that the mask matters here: with every block selected the answer is another one."""
+    """Fault 23. Also says that the mask matters here: with every block selected the answer is another one."""
     pool, table = SparsePool(), slot_table()
     rows = sum(width for _, width, _ in requests)
     generator = torch.Generator().manual_seed(rows)
