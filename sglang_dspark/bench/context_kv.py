@@ -52,15 +52,20 @@ class Setting:
 
 def shapes_of(platform: Platform, quick: bool) -> tuple[Shape, ...]:
     """Every shape of a run: bf16 pools first, then those of the platform's fp8."""
-    tokens = presets.QUICK_TOKENS if quick else presets.WRITER_TOKENS
+    tokens = presets.QUICK_TOKENS if quick else presets.TOKENS
     dtypes = (torch.bfloat16, FP8_DTYPES[platform.fp8_format])
-    return tuple(Shape(preset, t, dtype) for dtype in dtypes for preset in presets.WRITER_PRESETS for t in tokens)
+    return tuple(
+        Shape(preset, t, dtype)
+        for dtype in dtypes
+        for preset in (presets.PRESETS[name] for name in presets.QUICK_PRESETS)
+        for t in tokens
+    )
 
 
 def usable_backends(platform: Platform) -> tuple[list[str], dict[str, str]]:
     """The platform's backends that cover a bf16 pool here (compiled by now, where they are), and why others do not."""
     usable, refused = [], {}
-    spec = Shape(presets.WRITER_PRESETS[0], 1, torch.bfloat16).spec()
+    spec = Shape(presets.PRESETS["m3-tp4"], 1, torch.bfloat16).spec()
     for name in platform.backends(context_kv.OP.name):
         reasons = context_kv.OP.backend(name).refusals(platform, spec)
         if reasons:
@@ -253,7 +258,7 @@ def static_rows(shapes: Sequence[Shape], run: Run) -> list[Row]:
             f"{chip.name} ({chip.stated_bytes_per_s / 1e12:g} TB/s)",
             shape.preset.name,
             {**shape.case(), "pool_dtype": "bf16" if shape.pool_dtype.itemsize == 2 else "fp8"},
-            {"basis": "stated peak bandwidth"},
+            {"basis": rows.STATED},
             {"moved_bytes": shape.moved_bytes(), "floor_us": roofline.floor_us(shape.moved_bytes(), chip)},
             False,
             run,

@@ -19,8 +19,12 @@ from sglang_dspark.platforms import Platform, toolkit_version
 
 from .rows import Run
 
-# The checkout, where this is one: an installed package has no tests and no commit.
+# Above the package: the checkout, where this is one.
 ROOT = Path(__file__).parents[2]
+# Where every benchmark writes by default, and what the report reads: below the working folder.
+OUT = Path("out/bench")
+# What machines that ran it have sent back, in a checkout.
+RESULTS = ROOT / "benchmarks" / "results"
 UNKNOWN = "unknown"
 DRIVER_FILES = {"nvidia": Path("/proc/driver/nvidia/version"), "amd": Path("/sys/module/amdgpu/version")}
 
@@ -32,7 +36,7 @@ def describe_run(platform: Platform, device_name: str, command: Sequence[str] | 
     return Run(
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=shlex.join([Path(program).name, *arguments]),
-        commit=commit(ROOT),
+        commit=commit(ROOT) if is_checkout() else UNKNOWN,
         device=device,
         versions={
             "python": python_platform.python_version(),
@@ -43,6 +47,11 @@ def describe_run(platform: Platform, device_name: str, command: Sequence[str] | 
             "sglang-dspark": sglang_dspark.__version__,
         },
     )
+
+
+def is_checkout() -> bool:
+    """Whether this package lies in its repository: an installed one has no tests, no results and no commit."""
+    return (ROOT / "tests" / "parity").is_dir() and (ROOT / "pyproject.toml").is_file()
 
 
 def package_version(name: str) -> str:

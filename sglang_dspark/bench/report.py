@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from . import rows as row_files
-from .environment import ROOT
+from .environment import RESULTS
 from .rows import Row, RowError
 
-RESULTS = ROOT / "benchmarks" / "results"
 BASELINE = "sglang"
 NOT_OURS = ("device_copy", BASELINE, "sglang_1_warp")
 MEASURED = "Microseconds on the device, p50 (p20 to p80); {how}. The shares are those of {first}."

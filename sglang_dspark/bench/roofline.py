@@ -1,7 +1,10 @@
 """What the vendors state about their chips. Stated, not measured: a share of these is a share of a data sheet.
 
-Sources: AMD's data sheets of the Instinct MI300X, MI325X and MI355X, NVIDIA's of the H100 (SXM5) and the H200 (SXM).
-Peak memory bandwidth, and the size of the last cache before memory (AMD's Infinity Cache, NVIDIA's L2).
+Peak memory bandwidth: AMD's data sheets of the Instinct MI300X (5.3 TB/s), MI325X (6.0) and MI355X (8.0), NVIDIA's of
+the H100 SXM5 (3.35) and the H200 SXM (4.8). The size of the last cache before memory: AMD's Infinity Cache, 256 MiB of
+each ("AMD GPU specifications" in ROCm's documentation, rocm.docs.amd.com/en/latest/reference/gpu-specs.html), and the L2
+of NVIDIA's Hopper, 50 MB ("Hopper Tuning Guide", docs.nvidia.com/cuda/hopper-tuning-guide). Looked up in 2026-11; the
+bandwidths in pages that repeat the data sheets (Vultr's documentation, after AMD's product pages, for the first two).
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Chip:
-    """One chip. ``marks`` are what torch's name of the device holds, all of them."""
+    """One chip. ``arch`` is what its code is compiled for; ``marks`` are what torch's name of it holds, all of them."""
 
     name: str
+    arch: str
     marks: tuple[str, ...]
     stated_bytes_per_s: float
     last_cache_bytes: int
@@ -21,12 +25,12 @@ class Chip:
 
 MIB = 2**20
 CHIPS = (
-    Chip("MI300X", ("MI300X",), 5.3e12, 256 * MIB),
-    Chip("MI325X", ("MI325X",), 6.0e12, 256 * MIB),
-    Chip("MI355X", ("MI355X",), 8.0e12, 256 * MIB),
+    Chip("MI300X", "gfx942", ("MI300X",), 5.3e12, 256 * MIB),
+    Chip("MI325X", "gfx942", ("MI325X",), 6.0e12, 256 * MIB),
+    Chip("MI355X", "gfx950", ("MI355X",), 8.0e12, 256 * MIB),
     # The PCIe and NVL cards have other memory and are not in this list.
-    Chip("H100", ("H100", "HBM3"), 3.35e12, 50 * MIB),
-    Chip("H200", ("H200",), 4.8e12, 50 * MIB),
+    Chip("H100", "sm_90", ("H100", "HBM3"), 3.35e12, 50 * MIB),
+    Chip("H200", "sm_90", ("H200",), 4.8e12, 50 * MIB),
 )
 # Of a chip that is not listed: the largest above.
 UNKNOWN_CACHE_BYTES = max(chip.last_cache_bytes for chip in CHIPS)

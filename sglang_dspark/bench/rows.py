@@ -1,6 +1,16 @@
-"""One JSON row a timed case: the only thing that reports and documents read.
+"""One JSON row a case, of every benchmark: the only thing that reports and documents read.
 
-A file holds one row a line. A row stands alone: it names its device, versions, commit and command line.
+A file holds one row a line. A row stands alone: it names its device, versions, commit and command line. What the keys
+hold, so that all benchmarks agree:
+
+    benchmark  the op ("context_kv", "qk_norm_rope"), "device" (what the device itself gives), or what else was run
+    subject    who did it: a backend, "sglang", "device_copy"; for arithmetic the chip or the code it is about
+    measured   timed on `run.device`. On `run.device["platform"]` "cpu" that proves the benchmark, not a speed: a report
+               says so
+    how        the conditions. A timed row has "mode", "cache", "repetitions", ...; one that is not measured has "basis",
+               one of `BASES`
+
+A key that a benchmark adds to ``case``, ``how`` or ``figures`` needs no change here. A figure ends in its unit.
 """
 
 from __future__ import annotations
@@ -13,7 +23,10 @@ from typing import Any
 
 SCHEMA = 1
 # A figure's name ends in its unit: a time, a size, a rate, a part of a whole, a number of things.
-UNITS = ("_us", "_s", "_bytes", "_gb_per_s", "_per_s", "_share", "_count")
+UNITS = ("_us", "_ms", "_s", "_bytes", "_gb_per_s", "_per_s", "_share", "_count", "_tokens")
+# What a figure that was not measured rests on: a data sheet, compiled code as it lies there, compiled code as an
+# interpreter runs it, a model of a whole step.
+STATED, COMPILED, EMULATED, MODELLED = BASES = ("stated", "compiled", "emulated", "modelled")
 
 
 class RowError(ValueError):
@@ -50,6 +63,11 @@ class Row:
     run: Run
 
     def __post_init__(self) -> None:
+        if not self.measured and self.how.get("basis") not in BASES:
+            raise RowError(
+                f"how.basis of a row that is not measured: expected one of {', '.join(BASES)}, "
+                f"found {self.how.get('basis')!r}"
+            )
         if unitless := [name for name in self.figures if not name.endswith(UNITS)]:
             raise RowError(f"figures {', '.join(unitless)}: expected names that end in one of {', '.join(UNITS)}")
 

@@ -56,3 +56,11 @@ def test_commit(tmp_path):
 
 def test_results_carry_the_device_and_the_date(tmp_path):
     assert environment.results_path(tmp_path, RUN) == tmp_path / "test-device-2026-01-02.jsonl"
+
+
+def test_only_a_checkout_has_a_commit(tmp_path, monkeypatch):
+    """An installed package may lie below another project's repository."""
+    assert environment.is_checkout()
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert not environment.is_checkout()
+    assert environment.describe_run(platforms.describe("cpu", "cpu"), "CPU", ["bench"]).commit == "unknown"

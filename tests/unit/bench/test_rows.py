@@ -52,6 +52,7 @@ def changed_json(change) -> str:
         (lambda found: found["run"].update(host="me"), "run: unknown keys host"),
         (lambda found: found.update(run="now"), "run: expected an object"),
         (lambda found: found.update(figures=[1]), "figures: expected an object"),
+        (lambda found: found.update(measured=False), "how.basis of a row that is not measured: expected one of stated"),
         (lambda found: found["figures"].update(speed=1), "figures speed: expected names that end in"),
     ],
 )
@@ -77,3 +78,8 @@ def test_not_a_number_is_no_figure():
     """JSON has no NaN: other readers of the file would fail."""
     with pytest.raises(ValueError):
         rows.to_json(row(figures={"p50_us": float("nan")}))
+
+
+def test_what_is_not_measured_says_what_it_rests_on():
+    for basis in rows.BASES:
+        assert not row(measured=False, how={"basis": basis}).measured
