@@ -64,6 +64,13 @@ HOST_SYMBOLS = (
         True,
     ),
     HostSymbol("sglang.srt.arg_groups.speculative_hook:resolving_view", "device as the arguments see it"),
+    HostSymbol("sglang.srt.utils.common:is_hip", "what fp8_e5m2 means"),
+    HostSymbol(
+        "sglang.srt.mem_cache.allocation_sizing:get_req_to_token_extra_context_len",
+        "room for the windows at the end of the context",
+    ),
+    HostSymbol("sglang.srt.mem_cache.allocation_sizing:get_alloc_reserve_per_decode", "how much room"),
+    HostSymbol("sglang.srt.mem_cache.allocation_sizing:get_alloc_page_size", "how much room"),
     HostSymbol("sglang.srt.arg_groups.overrides:declare_resolution", "draft's own quantisation", ("server_args",)),
     HostSymbol("sglang.srt.arg_groups.model_override_base:model_config_of", "the target's config", ("server_args",)),
     HostSymbol(_SPEC + "spec_info:SpeculativeAlgorithm.create_worker", "our worker", ("self", "server_args"), True),

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sglang_dspark.serving import contract, hf_config, requests
+from sglang_dspark.serving import contract, hf_config, request_rows, requests
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,10 @@ def register() -> None:
         ("sglang.srt.arg_groups.speculative_hook._handle_dspark", _around_handle_dspark),
         ("sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", _around_create_worker),
         ("sglang.srt.speculative.dflash_utils.validate_dflash_request", requests.around_validate_dflash_request),
+        (
+            "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len",
+            request_rows.around_extra_context_len,
+        ),
     ):
         HookRegistry.register(target, hook, HookType.AROUND)
 
@@ -80,13 +84,30 @@ def _register_models() -> None:
 
 
 def _around_handle_speculative_decoding(original: Callable[[Any], None], server_args: Any) -> None:
-    """Check a draft that was named before SGLang opens it: one it cannot read ends there in an error of its own."""
+    """Refuse what cannot be served, and check a draft that was named before SGLang opens it.
+
+    SGLang ends with an error of its own at a draft that it cannot read.
+    """
     from sglang.srt.arg_groups.overrides import resolving_view
 
     arguments = resolving_view(server_args)
-    if (arguments.speculative_algorithm or "").upper() == "DSPARK" and arguments.speculative_draft_model_path:
-        _check_draft(server_args)
+    if (arguments.speculative_algorithm or "").upper() == "DSPARK":
+        _check_limits(server_args)
+        if arguments.speculative_draft_model_path:
+            _check_draft(server_args)
     original(server_args)
+
+
+def _check_limits(server_args: Any) -> None:
+    """Raise where a MiniMax-M3 target is to be served in a way that its draft does not have."""
+    from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
+    from sglang.srt.utils.common import is_hip
+
+    from sglang_dspark.serving import draft_check, limits
+
+    model_config = model_config_of(server_args)
+    if draft_check.is_ours(model_config.hf_config):
+        limits.check(resolving_view(server_args), model_config.dtype, e5m2_means_e4m3=is_hip())
 
 
 def _check_draft(server_args: Any) -> None:

@@ -22,7 +22,7 @@ from transformers import PretrainedConfig
 
 from sglang_dspark.checkpoints import CheckpointError, Layout, TargetFacts
 from sglang_dspark.demo import DemoPair, DemoSpec, build
-from sglang_dspark.serving import draft_check, plugin
+from sglang_dspark.serving import draft_check, limits, plugin
 from sglang_dspark.serving.draft_check import check_draft, is_ours, target_facts
 
 WEIGHTS = "model.safetensors"
@@ -220,9 +220,11 @@ class Hooked:
             architectures=[architecture], num_hidden_layers=4, hidden_size=64, vocab_size=8, num_attention_heads=4
         )
         monkeypatch.setattr(overrides, "resolving_view", lambda server_args: self.arguments)
-        monkeypatch.setattr(overrides, "model_config_of", lambda server_args: SimpleNamespace(hf_config=config))
+        model_config = SimpleNamespace(hf_config=config, dtype=torch.bfloat16)
+        monkeypatch.setattr(overrides, "model_config_of", lambda server_args: model_config)
         monkeypatch.setattr(overrides, "declare_resolution", lambda args, source, **found: self.declared.update(found))
         monkeypatch.setattr(draft_check, "check_draft", lambda path, *_: self.calls.append(f"check {path}"))
+        monkeypatch.setattr(limits, "check", lambda *_, **__: self.calls.append("limits"))
         monkeypatch.setenv("SGLANG_USE_CPU_ENGINE", "0")
 
     def run(self) -> None:
@@ -245,7 +247,7 @@ def test_a_named_draft_is_checked_before_sglang_opens_it(monkeypatch) -> None:
     draft is not given the target's quantisation."""
     hooked = Hooked(monkeypatch, "MiniMaxM3SparseForCausalLM")
     hooked.run()
-    assert hooked.calls == ["check draft", "open", "resolve"]
+    assert hooked.calls == ["limits", "check draft", "open", "resolve"]
     assert hooked.declared == {"speculative_draft_model_quantization": None}
 
 
@@ -253,7 +255,7 @@ def test_a_draft_that_sglang_finds_is_checked_then(monkeypatch) -> None:
     """A draft in the target's dspark/ folder is not named on the command line."""
     hooked = Hooked(monkeypatch, "MiniMaxM3SparseForCausalLM", speculative_draft_model_path=None)
     hooked.run()
-    assert hooked.calls == ["open", "resolve", "check found"]
+    assert hooked.calls == ["limits", "open", "resolve", "check found"]
 
 
 @pytest.mark.parametrize("algorithm", [None, "EAGLE", "DFLASH"])
