@@ -75,6 +75,11 @@ class Server:
         variables = [f"{name}={shlex.quote(value)}" for name, value in self._environment.items()]
         return " ".join([*variables, "python -m sglang.launch_server", shlex.join(self._arguments)])
 
+    @property
+    def pid(self) -> int:
+        """The process id of the server; the processes that run the model are its children."""
+        return self._started().pid
+
     def __enter__(self) -> Server:
         self._start()
         try:
@@ -116,14 +121,35 @@ class Server:
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return "\n".join([*text.splitlines()[-lines:], f"(the whole log is {self.log})"])
 
-    def wait(self) -> int:
-        """Wait until the server ends by itself; its exit status."""
+    def wait(self, seconds: float | None = None) -> int:
+        """Wait until the server ends by itself; its exit status.
+
+        Raises:
+            ServerFailed: it still runs after so many seconds.
+        """
+        try:
+            return self._started().wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise ServerFailed(f"the server still runs after {seconds:.0f} s.\n{self.log_tail()}") from None
+
+    def drain(self, seconds: float | None = None) -> int:
+        """Ask the server to finish the requests it has taken, and to end; its exit status.
+
+        The signal goes to the server alone: its children, which run the model, would end at once.
+
+        Raises:
+            ServerFailed: it still runs after so many seconds.
+        """
+        self._started().terminate()
+        return self.wait(seconds)
+
+    def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise ServerFailed("the server was not started")
-        return self._process.wait()
+        return self._process
 
     def stop(self) -> None:
-        """End the whole process group: asked first, then killed."""
+        """End the whole process group, whatever it is doing: asked first, then killed."""
         if self._process is None:
             return
         for number, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, _STOP_SECONDS)):

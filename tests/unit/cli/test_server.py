@@ -17,10 +17,12 @@ import pytest
 from sglang_dspark.cli import server as server_module
 from sglang_dspark.cli.server import Server, ServerFailed, free_port
 
-# Writes the process ids of itself and a child that ignores SIGTERM, then does what its first argument says.
+# Writes the process ids of itself and a child that ignores SIGTERM (not so where the server "drains": its child must not
+# get one), then does what its first argument says.
 PROGRAM = """
 import http.server, json, os, signal, subprocess, sys, time
-sleeper = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(300)"
+ignore = "" if sys.argv[1] == "drains" else "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+sleeper = f"import signal, time; {ignore}print(1, flush=True); time.sleep(300)"
 child = subprocess.Popen([sys.executable, "-S", "-c", sleeper], stdout=subprocess.PIPE)
 child.stdout.readline()
 open(os.environ["PIDS"], "w").write(f"{os.getpid()} {child.pid}")
@@ -33,6 +35,8 @@ if what == "die":
     sys.exit(3)
 if what == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if what == "drains":
+    signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), os._exit(7 if child.poll() is None else 8)))
 if what == "silent":
     time.sleep(300)
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -151,11 +155,27 @@ def test_the_command_can_be_typed(tmp_path: Path) -> None:
     )
 
 
+def test_draining_asks_the_server_alone(tmp_path: Path) -> None:
+    """A signal to the whole group would end the processes that run the model, with every request in them."""
+    with Server(["drains"], tmp_path / "log", ready_seconds=20) as server:
+        assert server.pid == pids(tmp_path)[0]
+        assert server.drain(10) == 7, "the child was ended too"
+    assert_gone(tmp_path)
+
+
+def test_a_server_that_does_not_drain(tmp_path: Path) -> None:
+    with Server(["stubborn"], tmp_path / "log", ready_seconds=20) as server:
+        with pytest.raises(ServerFailed, match=r"still runs after 1 s[\s\S]*line 49"):
+            server.drain(1)
+    assert_gone(tmp_path)
+
+
 def test_a_server_that_was_not_started(tmp_path: Path) -> None:
     server = Server([], tmp_path / "log")
     server.stop()
-    with pytest.raises(ServerFailed, match="not started"):
-        server.wait()
+    for use in (server.wait, server.drain, lambda: server.pid):
+        with pytest.raises(ServerFailed, match="not started"):
+            use()
     assert str(tmp_path / "log") in server.log_tail()
 
 
