@@ -21,6 +21,7 @@ from sglang.srt.runtime_context import get_parallel
 from sglang_dspark import platforms
 from sglang_dspark.checkpoints import Accounting, CheckpointError, DraftConfig, parse_draft_config
 from sglang_dspark.checkpoints.tensors import SHARED_WITH_TARGET
+from sglang_dspark.models import finite_weights
 from sglang_dspark.models.context_projection import ContextProjection
 from sglang_dspark.models.fused_norms import pin_fused_norms
 from sglang_dspark.models.pool_facts import PoolFacts
@@ -85,7 +86,8 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
             The names of the parameters that were loaded.
 
         Raises:
-            CheckpointError: tensors are missing, unexpected, repeated or of another shape; all are listed.
+            CheckpointError: tensors are missing, unexpected, repeated, of another shape, or hold NaN or infinity; all
+                are listed.
         """
         parameters = dict(self.named_parameters())
         accounting = Accounting(self.draft_config)
@@ -96,6 +98,8 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
         for raw_name, weight in weights:
             name = accounting.add(raw_name, tuple(weight.shape))
             if name is not None:
+                if problem := finite_weights.problem_with(raw_name, weight):
+                    accounting.problems.append(problem)
                 if name.startswith("confidence_head.") and self.confidence_head is None:
                     continue  # static verify reads no confidence
                 loaded.add(_load(parameters, name, weight))

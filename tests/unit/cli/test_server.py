@@ -17,8 +17,8 @@ import pytest
 from sglang_dspark.cli import server as server_module
 from sglang_dspark.cli.server import Server, ServerFailed, free_port
 
-# Writes the process ids of itself and a child, which ignores SIGTERM except where its server "drains": there it must get
-# none. Then does what its first argument says.
+# Writes the process ids of itself and a child, then does what its first argument says. The child ignores SIGTERM, but
+# where its server "drains" it must get none.
 PROGRAM = """
 import http.server, json, os, signal, subprocess, sys, time
 ignore = "" if sys.argv[1] == "drains" else "signal.signal(signal.SIGTERM, signal.SIG_IGN); "

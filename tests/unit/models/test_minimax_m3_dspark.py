@@ -96,6 +96,22 @@ def test_all_that_is_wrong_is_listed(build) -> None:
         assert part in found
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(build, value: float) -> None:
+    """A poisoned draft cannot change an answer: it only proposes nonsense for ever, and nothing would say so."""
+    raw = released()
+    tensors = checkpoint(raw)
+    tensors[released_name("fc.weight")][3, 2] = value
+    tensors[released_name("markov_head.markov_w1.weight")][5, 1] = value
+    with pytest.raises(CheckpointError) as refusal:
+        build(raw).load_weights(tensors.items())
+    assert (
+        f"fc.weight: asked for finite numbers, found 1 of {48 * tensors[released_name('fc.weight')].shape[1]}"
+        in str(refusal.value)
+    )
+    assert "markov_w1.weight: asked for finite numbers" in str(refusal.value)
+
+
 @pytest.mark.parametrize("with_markov", [True, False])
 def test_the_confidence_head_where_it_is_read(build, monkeypatch, with_markov: bool) -> None:
     """Compact verify trims blocks by it: unloaded, it would trim them at random."""
