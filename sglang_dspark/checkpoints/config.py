@@ -13,8 +13,17 @@ from enum import Enum
 from typing import Any
 
 from sglang_dspark.checkpoints.errors import CheckpointError
+from sglang_dspark.checkpoints.keys import Keys, is_number, shown
 
 MARKOV_HEAD_TYPES = ("vanilla", "gated", "rnn")
+
+# Far above any draft. A depth from a hostile config decides how many tensor names are made up and listed as missing.
+MAX_LAYERS = 1000
+
+_AT_LEAST_ONE = (
+    *("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"),
+    *("mlp_width", "max_position_embeddings", "num_target_layers"),
+)
 
 
 class Layout(Enum):
@@ -94,12 +103,12 @@ def detect_layout(raw: Mapping[str, Any], where: str) -> Layout:
     Raises:
         CheckpointError: it is neither layout; speculators and ModelOpt exports are named as such.
     """
-    architectures = list(raw.get("architectures") or [])
+    architectures = [] if raw.get("architectures") is None else raw["architectures"]
     for layout in Layout:
         if architectures == [layout.value]:
             return layout
     known = " or ".join(f"{layout.value!r}" for layout in Layout)
-    found = f"architectures {architectures}"
+    found = f"architectures {shown(architectures)}"
     if "speculators_config" in raw or "transformer_layer_config" in raw:
         found += " and speculators' own keys (transformer_layer_config); that layout is not supported"
     elif "hf_quant_config" in raw or "modelopt_version" in raw:
@@ -120,27 +129,30 @@ def parse_draft_config(raw: Mapping[str, Any], where: str) -> DraftConfig:
         CheckpointError: with every key that is missing or cannot be served, at once.
     """
     layout = detect_layout(raw, where)
-    keys = _Keys(flatten(raw))
-    nested = {**keys.table("dflash_config"), **keys.table("dspark_config")}
+    if problem := _text_config_problem(raw, layout):
+        raise CheckpointError(where, [problem])
+    keys = Keys(flatten(raw))
+    # Each from the table where SGLang looks for it: a merged one would let a stray key win.
+    dflash, dspark = keys.table("dflash_config", False), keys.table("dspark_config", False)
+    nested = {**dflash, **dspark}
     released = layout is Layout.RELEASED
 
     def draft_key(automodel_name: str, released_name: str) -> int:
         return keys.integer(released_name if released else automodel_name)
 
     if released:
-        num_layers = keys.integer("num_hidden_layers", nested, "dflash_config.")
-        num_target_layers = keys.integer("num_target_layers", nested, "dflash_config.")
-        layer_ids = keys.integers("target_layer_ids", nested, "dflash_config.")
-        mlp_width = keys.integer("ffn_hidden_size", {"ffn_hidden_size": keys.get("dspark_ffn_hidden_size"), **nested})
-        if not nested.get("use_dense_ffn", keys.get("dspark_use_dense_ffn")):
-            keys.problem("dspark_use_dense_ffn: asked for true (the draft's MLP is dense), found false or nothing")
-        markov_head_type = str(keys.get("dspark_markov_head_type") or "vanilla").lower()
+        num_layers = keys.integer("num_hidden_layers", dflash, "dflash_config.")
+        num_target_layers = keys.integer("num_target_layers", dflash, "dflash_config.")
+        layer_ids = keys.integers("target_layer_ids", dflash, "dflash_config.")
+        mlp_width = keys.integer("ffn_hidden_size", {"ffn_hidden_size": keys.get("dspark_ffn_hidden_size"), **dspark})
+        _require_one_mlp(keys, dspark, mlp_width)
+        markov_head_type = keys.word("dspark_markov_head_type", "vanilla").lower()  # SGLang's default too
     else:
         num_layers = keys.integer("num_hidden_layers")
         num_target_layers = keys.integer("num_target_layers")
         layer_ids = keys.integers("target_layer_ids")
         mlp_width = keys.integer("intermediate_size")
-        markov_head_type = str(keys.get("markov_head_type") or "").lower()
+        markov_head_type = keys.word("markov_head_type").lower()
 
     config = DraftConfig(
         layout=layout,
@@ -161,10 +173,11 @@ def parse_draft_config(raw: Mapping[str, Any], where: str) -> DraftConfig:
         num_target_layers=num_target_layers,
         markov_rank=draft_key("markov_rank", "dspark_markov_rank"),
         markov_head_type=markov_head_type,
-        enable_confidence_head=bool(keys.get("enable_confidence_head", True)),
-        confidence_head_with_markov=bool(keys.get("confidence_head_with_markov", True)),
-        quantized=bool(keys.get("quantization_config")),
+        enable_confidence_head=keys.flag("enable_confidence_head", True),
+        confidence_head_with_markov=keys.flag("confidence_head_with_markov", True),
+        quantized=bool(keys.table("quantization_config")),
     )
+    _read_switches(keys, nested)
     problems = keys.problems
     # With a key missing, every check that reads it would only repeat that.
     if not problems:
@@ -181,10 +194,80 @@ def flatten(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**raw, **text, **draft}
 
 
+def _text_config_problem(raw: Mapping[str, Any], layout: Layout) -> str | None:
+    text = raw.get("text_config")
+    if text is not None and not isinstance(text, Mapping):
+        return f"text_config: asked for a table, found {shown(text)}"
+    if text is not None and layout is Layout.AUTOMODEL:
+        return "text_config: AutoModel's draft configs are flat, found a nested one; write its keys at the top level"
+    return None
+
+
+def _require_one_mlp(keys: Keys, dspark: Mapping[str, Any], width: int) -> None:
+    """The released layout says two things twice, and readers differ in which they take: both must say the same."""
+    again = keys.flag("dspark_use_dense_ffn", True)
+    if not keys.flag("use_dense_ffn", "dspark_use_dense_ffn" in keys.values and again, dspark):
+        keys.problem("dspark_use_dense_ffn: asked for true (the draft's MLP is dense), found false or nothing")
+    elif not again:
+        keys.problem("dspark_use_dense_ffn: found False, and True in dspark_config; keep the right one")
+    name = "dspark_ffn_hidden_size"
+    if "ffn_hidden_size" in dspark and name in keys.values and not _same(keys.values[name], width):
+        keys.problem(f"{name}: found {shown(keys.values[name])}, and {width} in dspark_config; keep the right one")
+
+
+def _read_switches(keys: Keys, nested: Mapping[str, Any]) -> None:
+    """Note every switch that is no truth value, before `_unsupported` asks what it says."""
+    for name, default, table in (
+        ("use_gemma_norm", False, None),
+        ("sample_from_anchor", True, None),
+        ("causal", False, nested),
+        ("use_swa", False, nested),
+    ):
+        keys.flag(name, default, table)
+    for table in (keys.values, nested):
+        types = table.get("layer_types")
+        if types is not None and not (
+            isinstance(types, (list, tuple)) and all(isinstance(kind, str) for kind in types)
+        ):
+            keys.problem(f"layer_types: asked for a list of words, found {shown(types)}")
+    for name in ("swiglu_alpha", "swiglu_limit"):
+        if not is_number(keys.get(name)):
+            keys.problem(f"{name}: asked for a number, found {shown(keys.get(name))}; it is part of the activation")
+    if "configuration_files" in keys.values:
+        # transformers would read another file in this one's place, and serve a draft that was never checked.
+        keys.problem("configuration_files: asked for one config.json, found a list of other ones; remove the key")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, and of one type: True is not 1 here."""
+    return type(one) is type(other) and bool(one == other)
+
+
 def _value_problems(config: DraftConfig) -> list[str]:
     problems = []
+    for name in _AT_LEAST_ONE:
+        if getattr(config, name) < 1:
+            problems.append(f"{name}: asked for at least 1, found {shown(getattr(config, name))}; fix the config")
+    if config.num_layers > MAX_LAYERS:
+        problems.append(
+            f"num_hidden_layers: asked for at most {MAX_LAYERS} draft layers, found {shown(config.num_layers)}"
+        )
+    if config.num_key_value_heads > 0 and config.num_attention_heads % config.num_key_value_heads:
+        problems.append(
+            f"num_attention_heads: asked for a multiple of {config.num_key_value_heads} KV heads, "
+            f"found {config.num_attention_heads}; fix the config"
+        )
+    if config.rope_theta <= 0:
+        problems.append(f"rope_theta: asked for a number above 0, found {config.rope_theta}; write the trained one")
+    if config.rms_norm_eps < 0:
+        problems.append(f"rms_norm_eps: asked for a number from 0 up, found {config.rms_norm_eps}")
     if config.block_size < 1:
         problems.append(f"block_size: asked for at least 1 drafted token, found {config.block_size}; fix the config")
+    elif config.block_size > config.max_position_embeddings:
+        problems.append(
+            f"block_size: asked for at most max_position_embeddings {config.max_position_embeddings}, "
+            f"found {config.block_size}; fix the config"
+        )
     if not 0 <= config.mask_token_id < config.vocab_size:
         problems.append(
             f"mask_token_id: asked for an id in [0, {config.vocab_size}), found {config.mask_token_id}; "
@@ -209,92 +292,50 @@ def _value_problems(config: DraftConfig) -> list[str]:
 
 def _layer_id_problems(config: DraftConfig) -> list[str]:
     ids, depth = config.target_layer_ids, config.num_target_layers
-    shown = f"found target_layer_ids {list(ids)}"
+    found = f"found target_layer_ids {shown(list(ids))}"
     if not ids:
         return ["target_layer_ids: asked for at least one target layer, found none"]
     problems = []
     if -1 in ids:
-        problems.append(f"{shown}: -1 means the embedding, which the server cannot capture; retrain without it")
+        problems.append(f"{found}: -1 means the embedding, which the server cannot capture; retrain without it")
     out_of_range = [i for i in ids if i >= depth or i < -1]
     if out_of_range:
-        problems.append(f"{shown}: {out_of_range} are not layers of a target with {depth} (0 to {depth - 1})")
+        problems.append(f"{found}: {shown(out_of_range)} are not layers of a target with {depth} (0 to {depth - 1})")
     if len(set(ids)) != len(ids):
-        problems.append(f"{shown}: each layer may stand there once")
+        problems.append(f"{found}: each layer may stand there once")
     elif list(ids) != sorted(ids):
-        problems.append(f"{shown}: asked for ascending order, in which the target's layers are captured")
+        problems.append(f"{found}: asked for ascending order, in which the target's layers are captured")
     if config.layout is Layout.AUTOMODEL and depth - 1 in ids:
         problems.append(
-            f"{shown}: {depth - 1} is the last layer, whose hidden state AutoModel's trainer takes after the final "
+            f"{found}: {depth - 1} is the last layer, whose hidden state AutoModel's trainer takes after the final "
             "norm, while the server captures it before; retrain with earlier layers"
         )
     return problems
 
 
-def _unsupported(keys: _Keys, nested: Mapping[str, Any], released: bool) -> list[str]:
+def _unsupported(keys: Keys, nested: Mapping[str, Any], released: bool) -> list[str]:
     """Keys that would change the network into one that is not served; each would lose acceptance silently."""
     problems = []
 
     def require(name: str, found: Any, wanted: Any, reason: str) -> None:
-        if found != wanted:
-            problems.append(f"{name}: asked for {wanted!r} ({reason}), found {found!r}")
+        if not _same(found, wanted):
+            problems.append(f"{name}: asked for {wanted!r} ({reason}), found {shown(found)}")
 
     require("use_gemma_norm", keys.get("use_gemma_norm"), True, "every norm of the draft is a Gemma norm")
     require("qk_norm_type", keys.get("qk_norm_type"), "per_head", "q and k are normed per head")
-    require("swiglu_beta", float(keys.get("swiglu_beta", 1.0)), 1.0, "the served activation adds 1 to the up half")
-    for name in ("swiglu_alpha", "swiglu_limit"):
-        if not isinstance(keys.get(name), (int, float)):
-            problems.append(f"{name}: asked for a number, found {keys.get(name)!r}; it is part of the activation")
+    if (beta := keys.get("swiglu_beta", 1.0)) is True or beta != 1.0:
+        problems.append(
+            f"swiglu_beta: asked for 1.0 (the served activation adds 1 to the up half), found {shown(beta)}"
+        )
+    if keys.get("swiglu_limit") <= 0:
+        problems.append(f"swiglu_limit: asked for a bound above 0, found {keys.get('swiglu_limit')}")
     if released:
         require("hidden_act", keys.get("hidden_act"), "swigluoai", "the draft's MLP is SwiGLU-OAI")
-    require("causal", bool(nested.get("causal", False)), False, "rows of a draft block see each other")
+    require("causal", nested.get("causal", False), False, "rows of a draft block see each other")
     require("sample_from_anchor", keys.get("sample_from_anchor", True), True, "the anchor row drafts the first token")
-    if keys.get("d2t") or keys.get("draft_vocab_size") not in (None, keys.get("vocab_size")):
+    if keys.get("d2t") is not None or keys.get("draft_vocab_size") not in (None, keys.get("vocab_size")):
         problems.append("draft_vocab_size / d2t: a reduced draft vocabulary is not supported")
     layer_types = nested.get("layer_types") or (keys.get("layer_types") if not released else None) or []
     if "sliding_attention" in layer_types or nested.get("use_swa"):
         problems.append("layer_types / use_swa: sliding-window draft layers are not supported")
     return problems
-
-
-class _Keys:
-    """Typed look-ups that collect what is missing instead of stopping at the first."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
-        self.problems: list[str] = []
-
-    def problem(self, text: str) -> None:
-        self.problems.append(text)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self.values.get(name, default)
-
-    def table(self, name: str) -> dict[str, Any]:
-        found = self.values.get(name)
-        if found is None:
-            return {}
-        if not isinstance(found, Mapping):
-            self.problem(f"{name}: asked for a table, found {found!r}")
-            return {}
-        return dict(found)
-
-    def integer(self, name: str, table: Mapping[str, Any] | None = None, prefix: str = "") -> int:
-        found = (self.values if table is None else table).get(name)
-        if isinstance(found, bool) or not isinstance(found, int):
-            self.problem(f"{prefix}{name}: asked for a whole number, found {found!r}")
-            return 0
-        return found
-
-    def number(self, name: str, table: Mapping[str, Any] | None = None) -> float:
-        found = (self.values if table is None else table).get(name)
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
-            self.problem(f"{name}: asked for a number, found {found!r}")
-            return 0.0
-        return float(found)
-
-    def integers(self, name: str, table: Mapping[str, Any] | None = None, prefix: str = "") -> tuple[int, ...]:
-        found = (self.values if table is None else table).get(name)
-        if not isinstance(found, (list, tuple)) or not all(type(item) is int for item in found):
-            self.problem(f"{prefix}{name}: asked for a list of whole numbers, found {found!r}")
-            return ()
-        return tuple(found)

@@ -6,7 +6,6 @@ Nothing is guessed and nothing is left over: every tensor and every config key h
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,7 +26,14 @@ from sglang_dspark.checkpoints.tensors import (
     canonical_name,
     released_name,
 )
-from sglang_dspark.checkpoints.translate import REPLACED_KEY, KeyMove, Translation, to_automodel, to_released
+from sglang_dspark.checkpoints.translate import (
+    KeyMove,
+    Translation,
+    remembered_problem,
+    require_the_same_draft,
+    to_automodel,
+    to_released,
+)
 from sglang_dspark.checkpoints.writer import Placement, can_widen, write_json, write_tensors
 
 DEFAULT_SHARD_BYTES = 5_000_000_000
@@ -94,7 +100,8 @@ def plan(source: Path, layout: Layout, target_folder: Path | None = None) -> Pla
     target = read_target(target_folder) if target_folder is not None else None
     _refuse(draft, layout, target)
     translation = _translated(draft, layout, target)
-    _require_the_same_draft(draft, translation.config, layout)
+    if layout is not draft.config.layout:
+        require_the_same_draft(draft.config, translation.config, str(draft.folder))
     made = Plan(source, layout, translation.config, translation.moves, metadata=draft.stored.metadata)
     _place_tensors(made, draft, target)
     made.placements.sort(key=lambda placement: placement.name)
@@ -164,11 +171,10 @@ def _bundled_config(folder: Path, raw: dict[str, Any]) -> dict[str, Any]:
 def _refuse(draft: _Draft, layout: Layout, target: Target | None) -> None:
     """What cannot be converted, whatever its tensors are."""
     problems = []
-    replaced = draft.raw.get(REPLACED_KEY)
     if draft.config.layout is layout and not draft.bundled:
         problems.append(f"asked for the {layout.name.lower()} layout, found that it has it already; use it as it is")
-    if replaced is not None and not isinstance(replaced, dict):
-        problems.append(f"{REPLACED_KEY}: asked for a table, found {replaced!r}; remove it")
+    if problem := remembered_problem(draft.raw):
+        problems.append(problem)
     if draft.config.quantized and draft.config.layout is not layout:
         problems.append(
             "quantization_config: its module names belong to one layout, and AutoModel trains plain drafts; convert "
@@ -192,20 +198,6 @@ def _translated(draft: _Draft, layout: Layout, target: Target | None) -> Transla
         )
         raise CheckpointError(str(draft.folder), [problem])
     return to_automodel(draft.raw, target.model_type)
-
-
-def _require_the_same_draft(draft: _Draft, config: dict[str, Any], layout: Layout) -> None:
-    """The translated config, read again, must be the same network."""
-    again = parse_draft_config(config, f"{draft.folder}, as {layout.value},")
-    if dataclasses.replace(again, layout=draft.config.layout) == draft.config:
-        return
-    before, after = dataclasses.asdict(draft.config), dataclasses.asdict(again)
-    problems = [
-        f"{key}: {before[key]!r} would become {after[key]!r}; check {REPLACED_KEY} in its config"
-        for key in before
-        if key != "layout" and before[key] != after[key]
-    ]
-    raise CheckpointError(str(draft.folder), problems)
 
 
 def _place_tensors(made: Plan, draft: _Draft, target: Target | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +9,13 @@ from typing import Any
 
 from sglang_dspark.checkpoints.errors import CheckpointError
 from sglang_dspark.checkpoints.headers import DamagedFile, StoredTensor, read_header
+from sglang_dspark.checkpoints.json_text import read_json
+from sglang_dspark.checkpoints.keys import shown
 from sglang_dspark.checkpoints.tensors import Shape
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
+SUFFIX = ".safetensors"
 DRAFT = "DSpark draft"
 
 
@@ -92,20 +94,35 @@ def read_index(folder: Path, subject: str = DRAFT) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
         problem = f"{INDEX_NAME}: asked for a weight_map of tensor names to file names, found none; save it again"
         raise CheckpointError(str(folder), [problem], subject)
-    outside = sorted({name for name in found.values() if Path(name).name != name})
+    if not found:
+        problem = (
+            f"{INDEX_NAME}: asked for a weight_map of tensor names to file names, found an empty one; save it again"
+        )
+        raise CheckpointError(str(folder), [problem], subject)
+    outside = sorted({name for name in found.values() if not _is_file_name(name)})
     if outside:
-        raise CheckpointError(str(folder), [f"{INDEX_NAME} names files outside the checkpoint: {outside}"], subject)
+        problem = f"{INDEX_NAME} names files outside the checkpoint: {shown(outside)}"
+        raise CheckpointError(str(folder), [problem], subject)
+    others = sorted({name for name in found.values() if not name.endswith(SUFFIX)})
+    if others:
+        problem = f"{INDEX_NAME}: asked for *{SUFFIX} files, found {shown(others)}; save the checkpoint as safetensors"
+        raise CheckpointError(str(folder), [problem], subject)
     return found
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether it names something in the folder itself, whatever the system's rules of paths are."""
+    return Path(name).name == name and name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
 
 
 def _read_json(path: Path, subject: str) -> dict[str, Any]:
     where = str(path.parent)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         problem = f"asked for {path.name}, found no such file; check the path"
         raise CheckpointError(where, [problem], subject) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(where, [f"{path.name} cannot be read: {error}"], subject) from error
     if not isinstance(content, dict):
         problem = f"{path.name}: asked for a JSON object, found {type(content).__name__}"

@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-# The library's own limit: a longer header is damage, or an attack on the reader's memory.
-MAX_HEADER_BYTES = 100_000_000
+from sglang_dspark.checkpoints.json_text import open_plain, parse_json
+from sglang_dspark.checkpoints.keys import shown
+
+# A longer header is damage, or an attack on the reader's memory: it would name a quarter of a million tensors. The
+# library's own limit is 100 MB.
+MAX_HEADER_BYTES = 32 << 20
+# torch's own limit; a longer shape is a product that takes minutes.
+MAX_DIMENSIONS = 64
 
 # Bits of an element, in the library's own order of dtypes: it writes the last ones first, which aligns every tensor.
 BITS = {
@@ -75,7 +81,7 @@ def read_header(path: Path) -> Header:
         OSError: the file cannot be opened.
         DamagedFile: it is cut off, or no safetensors file.
     """
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         file_bytes = file.seek(0, 2)
         file.seek(0)
         header_bytes = int.from_bytes(file.read(8), "little")
@@ -84,8 +90,8 @@ def read_header(path: Path) -> Header:
             raise DamagedFile(f"the file is {file_bytes} bytes long and its header should end at byte {data_start}")
         text = file.read(header_bytes)
     try:
-        content = json.loads(text.decode("utf-8"), object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text, finite=True)
+    except ValueError as error:
         raise DamagedFile(f"its header is no JSON: {error}") from error
     if not isinstance(content, dict):
         raise DamagedFile(f"its header is a {type(content).__name__}, not a JSON object")
@@ -112,28 +118,24 @@ def make_header(tensors: Iterable[tuple[str, str, tuple[int, ...], int]], metada
     return len(text).to_bytes(8, "little") + text
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        raise ValueError("a key stands there twice")
-    return table
-
-
 def _stored(path: Path, name: str, entry: Any, data_start: int) -> StoredTensor:
     fields = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise DamagedFile(f"tensor {name} has the unknown dtype {dtype!r}")
-    if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
-        raise DamagedFile(f"tensor {name} has no shape or no place: shape {shape!r}, data_offsets {offsets!r}")
+        raise DamagedFile(f"tensor {name} has the unknown dtype {shown(dtype)}")
+    if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2 and len(shape) <= MAX_DIMENSIONS):
+        found = f"shape {shown(shape)}, data_offsets {shown(offsets)}"
+        raise DamagedFile(f"tensor {name} has no shape or no place: {found}")
     size_bytes = offsets[1] - offsets[0]
     if math.prod(shape) * BITS[dtype] != size_bytes * 8:
-        raise DamagedFile(f"tensor {name} of shape {shape} in {dtype} does not take the {size_bytes} bytes it has")
+        raise DamagedFile(
+            f"tensor {name} of shape {shown(shape)} in {dtype} does not take the {size_bytes} bytes it has"
+        )
     return StoredTensor(path, dtype, tuple(shape), data_start + offsets[0], size_bytes)
 
 
 def _are_sizes(values: Any) -> TypeGuard[list[int]]:
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
 def _require_no_gaps(tensors: dict[str, StoredTensor], data_start: int, file_bytes: int) -> None:

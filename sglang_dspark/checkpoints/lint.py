@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from sglang_dspark.checkpoints.config import DraftConfig, Layout, flatten, parse_draft_config
-from sglang_dspark.checkpoints.errors import CheckpointError
+from sglang_dspark.checkpoints.errors import CheckpointError, printable
 from sglang_dspark.checkpoints.files import INDEX_NAME, read_config, read_tensors
 from sglang_dspark.checkpoints.headers import BITS, StoredTensor
+from sglang_dspark.checkpoints.keys import is_number, shown
 from sglang_dspark.checkpoints.tables import difference
 from sglang_dspark.checkpoints.target import LM_HEAD, Target, read_target
 from sglang_dspark.checkpoints.tensors import SHARED_WITH_TARGET, account
@@ -86,15 +87,15 @@ def lint(draft_folder: Path, target_folder: Path) -> list[Finding]:
 
 
 def _ok(subject: str, text: str) -> Finding:
-    return Finding(Level.OK, subject, text)
+    return Finding(Level.OK, subject, printable(text))
 
 
 def _warning(subject: str, text: str) -> Finding:
-    return Finding(Level.WARNING, subject, text)
+    return Finding(Level.WARNING, subject, printable(text))
 
 
 def _problem(subject: str, text: str) -> Finding:
-    return Finding(Level.PROBLEM, subject, text)
+    return Finding(Level.PROBLEM, subject, printable(text))
 
 
 def _accounting(draft: DraftConfig, tensors: Mapping[str, StoredTensor]) -> list[Finding]:
@@ -163,7 +164,9 @@ def _rotary(pair: _Pair) -> Iterator[Finding]:
     ours = _rope(pair.keys)
     yield from _same("rope type", _rope_type(ours), _rope_type(theirs))
     factor = ours.get("partial_rotary_factor")
-    if isinstance(factor, int | float) and round(factor * draft.head_dim) != draft.rotary_dim:
+    if factor is not None and not is_number(factor):
+        yield _problem("rotary_dim", f"partial_rotary_factor: asked for a number, found {shown(factor)}")
+    elif factor is not None and round(factor * draft.head_dim) != draft.rotary_dim:
         yield _problem(
             "rotary_dim",
             f"{draft.rotary_dim}, but partial_rotary_factor {factor} of head_dim {draft.head_dim} is "
@@ -227,10 +230,7 @@ def _block(pair: _Pair) -> Iterator[Finding]:
 def _heads(pair: _Pair) -> Iterator[Finding]:
     draft = pair.draft
     shape = f"{draft.num_attention_heads} query heads, {draft.num_key_value_heads} KV heads of {draft.head_dim}"
-    if draft.num_key_value_heads < 1 or draft.num_attention_heads % draft.num_key_value_heads:
-        yield _problem("attention heads", f"{shape}: the query heads do not divide among the KV heads; fix the config")
-    else:
-        yield _ok("attention heads", shape)
+    yield _ok("attention heads", shape)
     yield _ok("Markov head", f"{draft.markov_head_type}, rank {draft.markov_rank}")
     if draft.enable_confidence_head:
         reads = "the hidden state and the Markov embedding" if draft.confidence_head_with_markov else "the hidden state"

@@ -31,12 +31,16 @@ def difference(copy: StoredTensor, original: StoredTensor) -> str | None:
     """
     if copy.shape != original.shape:
         return f"shape {list(copy.shape)}, the target's {list(original.shape)}"
+    if not copy.shape:
+        return "shape [], a single number"
     ours, theirs = _rows(copy), _rows(original)
     if copy.dtype == original.dtype:
         differing = sum(a != b for a, b in zip(ours, theirs, strict=True))
         return f"{differing} of {len(ours)} sampled rows are not the target's" if differing else None
     if copy.dtype not in _DTYPES or original.dtype not in _DTYPES:
         return f"dtype {copy.dtype}, the target's {original.dtype}, which cannot be compared"
+    if not copy.size_bytes:
+        return None
     a, b = _values(ours, copy.dtype), _values(theirs, original.dtype)
     distance = float((a - b).norm() / b.norm().clamp(min=1e-12))
     # A copy that holds NaN is no copy.

@@ -14,6 +14,7 @@ from sglang_dspark.checkpoints.config import TargetFacts
 from sglang_dspark.checkpoints.errors import CheckpointError
 from sglang_dspark.checkpoints.files import read_config, read_tensors
 from sglang_dspark.checkpoints.headers import StoredTensor
+from sglang_dspark.checkpoints.keys import shown
 from sglang_dspark.checkpoints.tensors import SHARED_WITH_TARGET
 
 TARGET_ARCHITECTURES = ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration")
@@ -75,16 +76,22 @@ def read_target(folder: Path) -> Target:
     architectures = raw.get("architectures")
     if not is_target(raw):
         known = " or ".join(TARGET_ARCHITECTURES)
-        problem = f"asked for architectures {known}, found {architectures}; pass the MiniMax-M3 this draft belongs to"
+        problem = (
+            f"asked for architectures {known}, found {shown(architectures)}; pass the MiniMax-M3 this draft belongs to"
+        )
         raise CheckpointError(str(folder), [problem], "target")
     text = raw.get("text_config") or {}
+    if not isinstance(text, Mapping):
+        raise CheckpointError(str(folder), [f"text_config: asked for a table, found {shown(text)}"], "target")
     # Also where the wrapper alone says it: tie_word_embeddings, the special tokens, quantization_config.
     flat = {**raw, **text}
     sizes = {}
     for key in ("num_hidden_layers", "hidden_size", "vocab_size"):
         sizes[key] = flat.get(key)
     problems = [
-        f"{key}: asked for a whole number, found {value!r}" for key, value in sizes.items() if type(value) is not int
+        f"{key}: asked for a whole number, found {shown(value)}"
+        for key, value in sizes.items()
+        if type(value) is not int
     ]
     if problems:
         raise CheckpointError(str(folder), problems, "target")

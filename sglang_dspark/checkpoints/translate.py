@@ -8,11 +8,14 @@ way back, so that A -> B -> A is the same config.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglang_dspark.checkpoints.config import Layout, flatten
+from sglang_dspark.checkpoints.config import DraftConfig, Layout, flatten, parse_draft_config
+from sglang_dspark.checkpoints.errors import CheckpointError
+from sglang_dspark.checkpoints.keys import shown
 
 # Says in a translated config which layout the files beside it are in.
 SOURCE_LAYOUT_KEY = "dspark_source_layout"
@@ -125,9 +128,48 @@ def _to_add(source: Mapping[str, Any]) -> list[str]:
     return missing
 
 
-def released_config(automodel: Mapping[str, Any]) -> dict[str, Any]:
-    """The released layout's config under which SGLang serves a draft whose files stay in AutoModel's layout."""
-    return to_released(automodel).config | {SOURCE_LAYOUT_KEY: Layout.AUTOMODEL.value}
+def released_config(automodel: Mapping[str, Any], where: str = "checkpoint") -> dict[str, Any]:
+    """The released layout's config under which SGLang serves a draft whose files stay in AutoModel's layout.
+
+    Raises:
+        CheckpointError: the config cannot be served, or what it remembers of an earlier translation would make another
+            draft of it.
+    """
+    config = parse_draft_config(automodel, where)
+    if problem := remembered_problem(automodel):
+        raise CheckpointError(where, [problem])
+    translated = to_released(automodel).config
+    require_the_same_draft(config, translated, where)
+    return translated | {SOURCE_LAYOUT_KEY: Layout.AUTOMODEL.value}
+
+
+def remembered_problem(config: Mapping[str, Any]) -> str | None:
+    """What is wrong with the values that a config remembers for the way back, whoever wrote them there."""
+    replaced = config.get(REPLACED_KEY)
+    if replaced is not None and not isinstance(replaced, Mapping):
+        return f"{REPLACED_KEY}: asked for a table, found {shown(replaced)}; remove it"
+    if whole := [key for key in replaced or {} if key in (*_TABLES, REPLACED_KEY, SOURCE_LAYOUT_KEY)]:
+        return f"{REPLACED_KEY}: asked for single keys, found {shown(whole)}; remove it"
+    return None
+
+
+def require_the_same_draft(config: DraftConfig, translated: Mapping[str, Any], where: str) -> None:
+    """A translated config, read again, must be the same network.
+
+    Raises:
+        CheckpointError: it is another one, or cannot be served.
+    """
+    layout = Layout.RELEASED if config.layout is Layout.AUTOMODEL else Layout.AUTOMODEL
+    again = parse_draft_config(translated, f"{where}, as {layout.value},")
+    if dataclasses.replace(again, layout=config.layout) == config:
+        return
+    before, after = dataclasses.asdict(config), dataclasses.asdict(again)
+    problems = [
+        f"{key}: {before[key]!r} would become {after[key]!r}; check {REPLACED_KEY} in its config"
+        for key in before
+        if key != "layout" and before[key] != after[key]
+    ]
+    raise CheckpointError(where, problems)
 
 
 def _translate(

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig
 from sglang_dspark.checkpoints import (
     CheckpointError,
     DraftConfig,
+    Layout,
     TargetFacts,
     parse_draft_config,
     read_config,
@@ -21,6 +22,7 @@ from sglang_dspark.checkpoints import (
 )
 from sglang_dspark.checkpoints.target import TARGET_ARCHITECTURES
 from sglang_dspark.checkpoints.tensors import account
+from sglang_dspark.checkpoints.translate import SOURCE_LAYOUT_KEY, released_config
 
 
 def is_ours(target_config: PretrainedConfig) -> bool:
@@ -53,6 +55,11 @@ def check_draft(path: str, revision: str | None, target: TargetFacts, tp_size: i
     folder = Path(path)
     raw = read_config(folder) if folder.is_dir() else _hub_config(path, revision)
     config = parse_draft_config(raw, path)
+    if config.layout is Layout.AUTOMODEL:
+        released_config(raw, path)  # what SGLang will read must be the same draft
+    if SOURCE_LAYOUT_KEY in raw:
+        problem = f"{SOURCE_LAYOUT_KEY}: the plugin's own note beside a translated config, found in a file; remove it"
+        raise CheckpointError(path, [problem])
     problems = config.problems_with_target(target) + config.problems_with_tensor_parallel(tp_size)
     if folder.is_dir():
         problems += account(config, read_tensor_shapes(folder))
@@ -69,7 +76,7 @@ def _hub_config(path: str, revision: str | None) -> dict[str, Any]:
             path,
             [
                 "asked for a draft checkpoint; there is no such folder here, and the hub gave no config of that name "
-                f"({type(error).__name__}: {str(error).splitlines()[0]}); check the path"
+                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the path"
             ],
         ) from error
     if not raw:

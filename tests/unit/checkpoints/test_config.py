@@ -240,12 +240,13 @@ def test_mask_token_at_the_ends_of_the_vocabulary(layout: Layout, value: int) ->
 @LAYOUTS
 def test_unknown_markov_head(layout: Layout, value: str) -> None:
     """An unknown head must not be served as vanilla; the known ones are named."""
-    raw = renamed("markov_head_type", "dspark_markov_head_type", value, layout)
-    if layout is Layout.RELEASED and not value:
-        assert parse_draft_config(raw, "x").markov_head_type == "vanilla"  # what SGLang makes of an absent key
-        return
-    problem = the_one_problem(raw)
+    problem = the_one_problem(renamed("markov_head_type", "dspark_markov_head_type", value, layout))
     assert problem.startswith("markov_head_type: ") and repr(value) in problem and "vanilla, gated, rnn" in problem
+
+
+def test_an_absent_markov_head_type_is_vanilla_where_sglang_reads_it_so() -> None:
+    assert parse_draft_config(released(dspark_markov_head_type=REMOVED), "x").markov_head_type == "vanilla"
+    assert the_one_problem(automodel(markov_head_type=REMOVED)).startswith("markov_head_type: asked for a word")
 
 
 @LAYOUTS
@@ -329,6 +330,66 @@ def test_another_network_is_refused_by_name(config: Any, change: dict[str, Any],
     Each key changes what the network computes; served anyway, acceptance would collapse without a word.
     """
     assert key in the_one_problem(config(**change)).split(":")[0]
+
+
+@pytest.mark.parametrize("name", ["enable_confidence_head", "confidence_head_with_markov", "sample_from_anchor"])
+@pytest.mark.parametrize("value", ["false", "true", 0, 1, None, []])
+@BOTH
+def test_a_switch_is_true_or_false(config: Any, name: str, value: Any) -> None:
+    """bool("false") is true: such a draft would be built with a head that its files do not hold."""
+    assert the_one_problem(config(**{name: value})).startswith(f"{name}: asked for true or false, found {value!r}")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 10**400, True, "1e6", None])
+@pytest.mark.parametrize("key", ["rope_theta", "rms_norm_eps", "swiglu_alpha", "swiglu_limit"])
+def test_a_number_is_finite(key: str, value: Any) -> None:
+    """Python reads NaN and Infinity from JSON, and any number of digits; every K would be NaN."""
+    assert the_one_problem(automodel(**{key: value})).startswith(f"{key}: asked for a number")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, 0) for key in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")),
+        *((key, -1) for key in ("vocab_size", "intermediate_size", "max_position_embeddings", "num_target_layers")),
+        *(("rope_theta", 0), ("rope_theta", -1.0), ("rms_norm_eps", -1e-6), ("swiglu_limit", 0)),
+        *(("num_hidden_layers", 10**9), ("block_size", 513), ("num_key_value_heads", 3)),
+    ],
+)
+def test_a_size_that_no_draft_has(key: str, value: Any) -> None:
+    """A head count of 0 is a division by it; 10^9 layers are 10^10 tensor names that are made up and listed."""
+    said = {"intermediate_size": "mlp_width", "num_key_value_heads": "heads"}.get(key, key)
+    assert any(said in problem for problem in problems(automodel(**{key: value})))
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (automodel(text_config={"hidden_size": 48}), "flat, found a nested one"),
+        (automodel(text_config=3), "text_config: asked for a table"),
+        (released(text_config=[]), "text_config: asked for a table"),
+        (released(quantization_config="fp8"), "quantization_config: asked for a table"),
+        (released(dspark_ffn_hidden_size=65), "dspark_ffn_hidden_size: found 65, and 64 in dspark_config"),
+        (released(dspark_use_dense_ffn=False), "dspark_use_dense_ffn: found False, and True in dspark_config"),
+        (automodel(configuration_files=["config.4.0.0.json"]), "configuration_files: asked for one config.json"),
+        (automodel(layer_types=3), "layer_types: asked for a list of words"),
+        (automodel(swiglu_beta=[1.0]), "swiglu_beta: asked for 1.0"),
+    ],
+)
+def test_a_config_that_two_readers_read_differently(raw: dict[str, Any], said: str) -> None:
+    """Ours accepts one draft and the server builds another, or ends in a traceback of its own."""
+    assert any(said in problem for problem in problems(raw))
+
+
+def test_a_key_of_the_other_table_is_not_read() -> None:
+    """SGLang reads the depth from dflash_config alone; merged tables would let this one win here."""
+    assert parse_draft_config(released(dspark_config={"num_hidden_layers": 5}), "x").num_layers == 2
+
+
+@pytest.mark.parametrize("value", [5, "MiniMaxM3DSparkModel", {"MiniMaxM3DSparkModel": 1}, True])
+def test_architectures_that_are_no_list(value: Any) -> None:
+    """`list(5)` is a TypeError out of the server's start."""
+    assert "asked for architectures" in the_one_problem(automodel(architectures=value))
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_special_tokens_of_the_generation_config(tmp_path: Path) -> None:
         ({"dflash_config": {"swa_window_size": 5}}, WARNING, "window", "swa_window_size"),
         ({"block_size": 1}, WARNING, "block_size", "1: one proposal"),
         ({"enable_confidence_head": False}, WARNING, "confidence head", "static mode"),
-        ({"num_key_value_heads": 3}, PROBLEM, "attention heads", "do not divide"),
+        ({"num_key_value_heads": 3}, PROBLEM, "draft config", "asked for a multiple of 3 KV heads"),
         ({"partial_rotary_factor": 0.25}, PROBLEM, "rotary_dim", "partial_rotary_factor 0.25"),
         ({"quantization_config": {"quant_method": "fp8"}}, WARNING, "quantisation", "(fp8)"),
     ],
