@@ -11,7 +11,7 @@ from sglang_dspark import __version__
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; the exit status, 0 for success."""
-    from sglang_dspark.cli import bench, convert, demo, doctor, train
+    from sglang_dspark.cli import bench, convert, demo, doctor, serve, train
 
     parser = argparse.ArgumentParser(prog="sglang-dspark", description="DSpark speculative decoding for MiniMax-M3.")
     parser.add_argument("--version", action="version", version=f"sglang-dspark {__version__}")
@@ -20,8 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     convert.add_parser(commands)
     demo.add_parser(commands)
     doctor.add_parser(commands)
+    serve.add_parser(commands)
     train.add_parser(commands)
-    parsed = parser.parse_args(arguments)
+    parsed, rest = parser.parse_known_args(arguments)
+    if rest and not getattr(parsed, "takes_rest", False):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    parsed.rest = rest
     try:
         return int(parsed.run(parsed))
     except KeyboardInterrupt:
