@@ -47,12 +47,21 @@ def folder() -> Path:
 
 
 def published(name: str, build: Callable[[Path], None]) -> Path:
-    """The file of that name, built into a place of its own and renamed when it is whole."""
+    """The file of that name, built into a place of its own and renamed when it is whole.
+
+    Raises:
+        NotBuilt: `build` could not, or the folder takes no more files; a read-only one serves those it has.
+    """
     path = folder() / name
     if path.exists():
         return path
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as place:
-        unfinished = Path(place) / name
-        build(unfinished)
-        os.replace(unfinished, path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent, ignore_cleanup_errors=True) as place:
+            unfinished = Path(place) / name
+            build(unfinished)
+            os.replace(unfinished, path)
+    except OSError as error:
+        raise NotBuilt(
+            f"{path.parent} does not take {name}: {error} (free space there, or set {VARIABLE} to a writable folder)"
+        ) from error
     return path

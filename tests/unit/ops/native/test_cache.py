@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -63,6 +64,39 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file" / "kernels"))
     with pytest.raises(NotBuilt, match="no folder for compiled kernels: .*set SGLANG_DSPARK_CACHE"):
         cache.folder()
+
+
+FULL, READ_ONLY = OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EROFS, "Read-only file system")
+
+
+@pytest.mark.parametrize("error", [FULL, READ_ONLY], ids=["full", "read-only"])
+@pytest.mark.parametrize("call", ["mkdir", "replace"])
+def test_a_folder_that_takes_no_files_says_what_to_do(folder, monkeypatch, error, call):
+    """As another error it would end a server that has a backend which needs no compiler."""
+    cache.folder()
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(NotBuilt, match=f"does not take x.so: .*{error.strerror}.*free space there, or set"):
+        cache.published("x.so", lambda output: output.write_bytes(b"code"))
+    monkeypatch.undo()
+    assert os.listdir(folder) == []
+
+
+def test_a_read_only_folder_serves_what_it_has(folder, monkeypatch):
+    """A cache that was filled when an image was built."""
+    cache.published("x.so", lambda output: output.write_bytes(b"code"))
+    before = os.mkdir
+
+    def mkdir(path, *rest, **options):
+        if str(path).startswith(f"{folder}/"):
+            raise READ_ONLY
+        before(path, *rest, **options)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert cache.published("x.so", lambda output: pytest.fail("built again")).read_bytes() == b"code"
 
 
 RANK = """
