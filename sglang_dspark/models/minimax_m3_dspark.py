@@ -78,6 +78,7 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
         self._project_context: ContextProjection | None = None
         self._write_context: Callable[..., None] | None = None
         self._bound_pool: Any = None
+        self._choices: list[Choice] = []
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load every tensor of the checkpoint, whichever layout it is in.
@@ -109,6 +110,8 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
             raise CheckpointError(self.where, problems)
         if self._pool_facts is not None and self._project_context is not None:
             self._pool_facts.refresh()
+            for choice in self._choices:
+                choice.refresh()
             self._project_context.refresh()
         return loaded
 
@@ -140,6 +143,7 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
         written = _choose(context_kv.choose, *facts.context_kv(), CONTEXT_KV_VARIABLE)
         self._write_context = None if written is None else written.run
         queries = [_choose(qk_norm_rope.choose, *facts.qk_norm_rope(i), QUERY_VARIABLE) for i in range(len(attentions))]
+        self._choices = [choice for choice in (written, *queries) if choice is not None]
         for attention, query in zip(attentions, queries, strict=True):
             attention.__dict__.pop("forward", None)  # an earlier pool's
             if query is not None:

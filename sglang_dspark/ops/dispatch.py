@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from sglang_dspark.platforms import Platform
 
@@ -30,6 +30,14 @@ class NotCovered(Exception):
 
 class UnknownBackend(ValueError):
     """A backend was named that the op does not have."""
+
+
+@runtime_checkable
+class KeepsCopies(Protocol):
+    """A bound call that holds copies of its tables' norm multipliers, where others read the tables themselves."""
+
+    def refresh(self) -> None:
+        """Take over multipliers that were changed in place, in place: captured graphs hold the copies' addresses."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,12 @@ class Choice:
     backend: str
     run: Callable[..., None]
     refused: dict[str, tuple[str, ...]]
+
+    def refresh(self) -> None:
+        """Have the bound call take over norm multipliers that were changed in place."""
+        bound: object = self.run
+        if isinstance(bound, KeepsCopies):
+            bound.refresh()
 
     def describe(self) -> str:
         """One part of a log line, e.g. ``context_kv=torch (refused: triton: needs a GPU)``."""

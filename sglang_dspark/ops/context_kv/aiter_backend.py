@@ -17,6 +17,7 @@ import torch
 from sglang_dspark.ops.aiter import signatures
 from sglang_dspark.ops.aiter.signatures import Call, Unusable
 from sglang_dspark.ops.aiter.trial import COPY, outside, partner_magnitude
+from sglang_dspark.ops.aiter.weights import gemma_weights
 from sglang_dspark.ops.context_kv import reference
 from sglang_dspark.ops.context_kv.aiter_candidates import CANDIDATES, Candidate, LayerWrite, bound_of
 from sglang_dspark.ops.context_kv.rows import check_rows, written_rows
@@ -32,7 +33,12 @@ class AiterWriter:
     spec: ContextKVSpec
     tables: ContextKVTables
     candidate: str
+    weights: torch.Tensor  # [L, D], what AITER reads in the multipliers' place
     write: LayerWrite
+
+    def refresh(self) -> None:
+        """Take over the norms' new multipliers."""
+        self.weights.copy_(gemma_weights(self.tables.norm_multipliers, self.spec.kv_dtype))
 
     def __call__(
         self,
@@ -88,7 +94,12 @@ def build(platform: Platform, spec: ContextKVSpec, tables: ContextKVTables) -> A
 def _bind(candidate: Candidate, spec: ContextKVSpec, tables: ContextKVTables) -> AiterWriter:
     calls = signatures.find_all(candidate.wanted)
     _try(candidate, spec, tables, calls)
-    return AiterWriter(spec, tables, candidate.name, candidate.bind(spec, tables, *calls))
+    return _bound(candidate, spec, tables, calls)
+
+
+def _bound(candidate: Candidate, spec: ContextKVSpec, tables: ContextKVTables, calls: tuple[Call, ...]) -> AiterWriter:
+    weights = gemma_weights(tables.norm_multipliers, spec.kv_dtype)
+    return AiterWriter(spec, tables, candidate.name, weights, candidate.bind(spec, tables, weights, *calls))
 
 
 def _try(candidate: Candidate, spec: ContextKVSpec, tables: ContextKVTables, calls: tuple[Call, ...]) -> None:
@@ -104,7 +115,7 @@ def _try(candidate: Candidate, spec: ContextKVSpec, tables: ContextKVTables, cal
     positions = torch.tensor([3, 1, 2, 0, 4]).clamp(max=own.num_positions - 1)
     slots, commit_lens = torch.tensor([5, -1, 2, 0, 7]), torch.tensor([1, 1, 1, 1, 0])
     one_spec = replace(spec, slots_per_layer=False)
-    writer = AiterWriter(one_spec, own, candidate.name, candidate.bind(one_spec, own, *calls))
+    writer = _bound(candidate, one_spec, own, calls)
     try:
         writer(*(rows.to(device) for rows in (kv, positions, slots, commit_lens)))
         found = [pool.cpu() for pool in pools]

@@ -13,7 +13,6 @@ import torch
 
 from sglang_dspark.ops.aiter.signatures import Call, Wanted
 from sglang_dspark.ops.aiter.trial import Bound
-from sglang_dspark.ops.aiter.weights import gemma_weights
 from sglang_dspark.ops.context_kv.spec import FP8_DTYPES, ContextKVSpec, ContextKVTables
 
 LayerWrite = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]  # kv, positions [T], slots [L, T]
@@ -49,8 +48,8 @@ STORE = Wanted(
 class Candidate:
     """A way to write one layer after another.
 
-    ``refusals(spec)`` and ``table_refusals(spec, tables)``: what it does not cover; ``bind(spec, tables, *calls)``
-    gives the function that writes all layers.
+    ``refusals(spec)`` and ``table_refusals(spec, tables)``: what it does not cover; ``bind(spec, tables, weights,
+    *calls)`` gives the function that writes all layers with the norm weights [L, D].
     """
 
     name: str
@@ -85,8 +84,7 @@ def _mrope_table_refusals(spec: ContextKVSpec, tables: ContextKVTables) -> list[
     return reasons
 
 
-def _bind_mrope(spec: ContextKVSpec, tables: ContextKVTables, fused: Call) -> LayerWrite:
-    weights = gemma_weights(tables.norm_multipliers, spec.kv_dtype)
+def _bind_mrope(spec: ContextKVSpec, tables: ContextKVTables, weights: torch.Tensor, fused: Call) -> LayerWrite:
     ones = (1.0,) * spec.num_layers
     # The host reads the scales before it launches, so they stay on the CPU.
     k_scales, v_scales = (
@@ -154,8 +152,7 @@ def _qknorm_table_refusals(spec: ContextKVSpec, tables: ContextKVTables) -> list
     return [f"pool rows are aligned to {found} bytes, not to 8"] if found < 8 else []
 
 
-def _bind_qknorm(spec: ContextKVSpec, tables: ContextKVTables, fused: Call) -> LayerWrite:
-    weights = gemma_weights(tables.norm_multipliers, spec.kv_dtype)
+def _bind_qknorm(spec: ContextKVSpec, tables: ContextKVTables, weights: torch.Tensor, fused: Call) -> LayerWrite:
     cos_sin = tables.cos_sin.to(spec.kv_dtype).contiguous()
     heads = 1 + 2 * spec.num_kv_heads
 
@@ -199,8 +196,9 @@ def _unfused_table_refusals(spec: ContextKVSpec, tables: ContextKVTables) -> lis
     return reasons
 
 
-def _bind_unfused(spec: ContextKVSpec, tables: ContextKVTables, norm: Call, rope: Call, store: Call) -> LayerWrite:
-    weights = gemma_weights(tables.norm_multipliers, spec.kv_dtype)
+def _bind_unfused(
+    spec: ContextKVSpec, tables: ContextKVTables, weights: torch.Tensor, norm: Call, rope: Call, store: Call
+) -> LayerWrite:
     cos, sin = (half[:, None, None].contiguous() for half in tables.cos_sin.chunk(2, dim=1))  # [P, 1, 1, R/2]
     one = torch.ones(1, device=cos.device)
 

@@ -49,6 +49,11 @@ class AiterQKNormRope:
     fused: Call
     constants: dict[str, Any]
 
+    def refresh(self) -> None:
+        """Take over the norms' new multipliers."""
+        for name, multipliers in _multipliers(self.tables).items():
+            self.constants[name].copy_(gemma_weights(multipliers, torch.float32))
+
     def __call__(
         self,
         qkv: torch.Tensor,  # [T, (Hq + 2 * Hkv) * D] bf16
@@ -98,8 +103,7 @@ def _bind(spec: QKNormRopeSpec, tables: QKNormRopeTables, fused: Call) -> AiterQ
     cos, sin = tables.cos_sin.chunk(2, dim=1)
     k_pool, v_pool = tables.pools
     constants = {
-        "q_weight": gemma_weights(tables.q_norm_multipliers, torch.float32),
-        "k_weight": gemma_weights(tables.k_norm_multipliers, torch.float32),
+        **{name: gemma_weights(multipliers, torch.float32) for name, multipliers in _multipliers(tables).items()},
         "cos": cos,
         "sin": sin,
         "key_cache": k_pool[:, None],  # pages of one slot
@@ -113,6 +117,11 @@ def _bind(spec: QKNormRopeSpec, tables: QKNormRopeTables, fused: Call) -> AiterQ
         "kv_cache_layout": "NHD",
     }
     return AiterQKNormRope(spec, tables, fused, constants)
+
+
+def _multipliers(tables: QKNormRopeTables) -> dict[str, torch.Tensor]:  # [D] fp32 each
+    """By the names of the arguments that take their weights."""
+    return {"q_weight": tables.q_norm_multipliers, "k_weight": tables.k_norm_multipliers}
 
 
 def _try(spec: QKNormRopeSpec, tables: QKNormRopeTables, fused: Call) -> None:

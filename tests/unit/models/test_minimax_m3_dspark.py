@@ -16,7 +16,7 @@ from sglang_dspark.checkpoints.tensors import released_name
 from sglang_dspark.models import minimax_m3, minimax_m3_dspark
 from sglang_dspark.models.minimax_m3 import MiniMaxM3SparseForCausalLM
 from sglang_dspark.models.minimax_m3_dspark import CONTEXT_KV_VARIABLE, DSparkMiniMaxDraftModel
-from sglang_dspark.ops.dispatch import NoBackend
+from sglang_dspark.ops.dispatch import Choice, NoBackend
 from tests.unit.checkpoints.drafts import automodel, released
 
 SLOTS = 40
@@ -309,14 +309,17 @@ def test_every_layer_s_query_path_is_bound_to_its_own_pool(build) -> None:
         torch.testing.assert_close(tables.k_norm_multipliers, 1 + attention.k_norm.weight.float())
 
 
-def test_new_norms_reach_the_bound_ops(build) -> None:
+def test_new_norms_reach_the_bound_ops(build, monkeypatch) -> None:
     """A captured graph holds the multipliers' addresses: they are overwritten, not replaced."""
     model = loaded_model(build, torch.float32)
     model.bind_pool(Pool(torch.float32))
     tables = model.layers[1].self_attn.forward._run.tables
     changed = {name: t + 1 if "_norm." in name else t for name, t in checkpoint(automodel()).items()}
+    refreshed: list[str] = []
+    monkeypatch.setattr(Choice, "refresh", lambda choice: refreshed.append(choice.op))
     model.load_weights(changed.items())
     assert model.layers[1].self_attn.forward._run.tables is tables
+    assert refreshed == ["context_kv", *["qk_norm_rope"] * len(model.layers)]  # those that keep copies take them over
     torch.testing.assert_close(tables.k_norm_multipliers, 1 + model.layers[1].self_attn.k_norm.weight.float())
 
 

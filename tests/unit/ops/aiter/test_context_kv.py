@@ -48,6 +48,23 @@ def test_matches_the_law(candidate, case, amd, install):
     parity.check_context(candidate.name, case, list(given.storages))
 
 
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda one: one.name)
+def test_new_multipliers_are_taken_over_in_place(candidate, amd, install):
+    """An online update of the draft's weights changes the multipliers, of which AITER is given copies."""
+    install(**all_but(candidate))
+    given = parity.context_problem(CASE["plain"])
+    multipliers = given.tables.norm_multipliers
+    right = multipliers.clone()
+    multipliers.copy_(parity.representable(right.flip(-1)))
+    choice = context_kv.choose(amd, given.spec, given.tables, "aiter")
+    weights = choice.run.weights
+    multipliers.copy_(right)
+    choice.refresh()
+    assert choice.run.weights is weights
+    choice.run(*given.rows())
+    parity.check_context(candidate.name, CASE["plain"], list(given.storages))
+
+
 def test_uncovered_cases_are_few():
     left_out = {one.name: {c.name for c in CASES} - {c.name for n, c in PAIRS if n is one} for one in (MROPE, UNFUSED)}
     assert left_out["fused_qk_norm_mrope"] == {

@@ -34,6 +34,22 @@ def test_matches_the_law(case, amd, install):
     parity.check_query(case, given.storages)
 
 
+def test_new_multipliers_are_taken_over_in_place(amd, install):
+    """An online update of the draft's weights changes the multipliers, of which AITER is given copies."""
+    install()
+    given = parity.query_problem(CASE["plain"])
+    both = given.tables.q_norm_multipliers, given.tables.k_norm_multipliers
+    right = [multipliers.clone() for multipliers in both]
+    for multipliers in both:
+        multipliers.copy_(multipliers.flip(-1))
+    choice = qk_norm_rope.choose(amd, given.spec, given.tables, "aiter")
+    for multipliers, value in zip(both, right, strict=True):
+        multipliers.copy_(value)
+    choice.refresh()
+    choice.run(*given.rows())
+    parity.check_query(CASE["plain"], given.storages)
+
+
 def test_uncovered_cases_are_few():
     left_out = {case.name for case in CASES} - {case.name for case in COVERED}
     assert {name for name in left_out if not name.startswith("fp8")} == {
