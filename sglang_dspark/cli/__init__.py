@@ -11,7 +11,7 @@ from sglang_dspark import __version__
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; the exit status, 0 for success."""
-    from sglang_dspark.cli import bench, convert, demo, doctor, serve, train
+    from sglang_dspark.cli import bench, convert, demo, doctor, eval, serve, train
 
     parser = argparse.ArgumentParser(prog="sglang-dspark", description="DSpark speculative decoding for MiniMax-M3.")
     parser.add_argument("--version", action="version", version=f"sglang-dspark {__version__}")
@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     convert.add_parser(commands)
     demo.add_parser(commands)
     doctor.add_parser(commands)
+    eval.add_parser(commands)
     serve.add_parser(commands)
     train.add_parser(commands)
     parsed, rest = parser.parse_known_args(arguments)

@@ -1,19 +1,20 @@
 """The DSpark paper's Appendix A against the verify planner in use, SGLang 0.5.23's.
 
-One request, two proposals, steps a second SPS(1) = 1.0, SPS(2) = 0.5, SPS(3) = 0.45, and a first proposal that survives with
-chance 0.8. Verifying 0, 1, 2 proposals is expected to yield, in tokens a second,
+One request, two proposals, steps a second SPS(1) = 1.0, SPS(2) = 0.5, SPS(3) = 0.45, and a first proposal that
+survives with chance 0.8. Verifying 0, 1, 2 proposals is expected to yield, in tokens a second,
 
     theta 0 = 1 * 1.0 = 1.0,   theta 1 = (1 + 0.8) * 0.5 = 0.9,   theta 2 = (1 + 0.8 + a2) * 0.45,
 
-where a2 = 0.8 * c2 and c2, the confidence of the second proposal, depends on which token the first one is. With c2 = 0.9
-theta 2 is 1.134 and wins; with c2 = 0 it is 0.81, and verifying nothing wins. So whoever takes the best of all three after
-seeing the block admits the first proposal according to what it is, and the answers are no longer the target's: with target
-(0.7, 0.3) and draft (0.5, 0.5) over the tokens A and B, and A the one with the high c2, the first token is A with chance
-0.5 + 0.5 * 0.7 = 0.85. Algorithm 1 of the paper stops at theta 1 < theta 0 and verifies nothing, whatever c2 is.
+where a2 = 0.8 * c2 and c2, the confidence of the second proposal, depends on which token the first one is. With c2 =
+0.9 theta 2 is 1.134 and wins; with c2 = 0 it is 0.81, and verifying nothing wins. So whoever takes the best of all
+three after seeing the block admits the first proposal according to what it is, and the answers are no longer the
+target's: with target (0.7, 0.3) and draft (0.5, 0.5) over the tokens A and B, and A the one with the high c2, the
+first token is A with chance 0.5 + 0.5 * 0.7 = 0.85. Algorithm 1 of the paper stops at theta 1 < theta 0 and verifies
+nothing, whatever c2 is.
 
-SGLang takes the best of all, as the paper's section 5.2 does in production; what keeps it lossless is that it looks at the
-confidences of earlier steps only: of two steps ago, or of the last one where the relay has no ring (off CUDA). These tests
-hold it to that.
+SGLang takes the best of all, as the paper's section 5.2 does in production; what keeps it lossless is that it looks
+at the confidences of earlier steps only: of two steps ago, or of the last one where the relay has no ring (off CUDA).
+These tests hold it to that.
 """
 
 from __future__ import annotations
@@ -133,8 +134,8 @@ def test_early_stopping_verifies_nothing_here(table: SpsCostTable) -> None:
     "history", list(product((A, B), repeat=3)), ids=lambda blocks: "".join("AB"[b] for b in blocks)
 )
 def test_the_planner_in_use_is_lossless(table: SpsCostTable, history: tuple[int, ...]) -> None:
-    """Without the overlap schedule, after every history of three blocks: what the new block is does not move its budget,
-    the block of two steps ago decides it, and the first token is the target's own."""
+    """Without the overlap schedule, after every history of three blocks: what the new block is does not move its
+    budget, the block of two steps ago decides it, and the first token is the target's own."""
     budgets = []
     for block in BLOCKS:
         planner = planner_of(table, overlap=False)
@@ -148,8 +149,8 @@ def test_the_planner_in_use_is_lossless(table: SpsCostTable, history: tuple[int,
 
 @pytest.mark.parametrize("block", BLOCKS, ids=("A", "B"))
 def test_with_the_overlap_schedule_the_relay_is_the_delay(table: SpsCostTable, block: Sequence[float]) -> None:
-    """The scheduler asks the relay before the step that drafts the new block; then only is the block handed in. Off CUDA
-    the relay keeps one step, not two: the budget is the last block's, whatever the new one is."""
+    """The scheduler asks the relay before the step that drafts the new block; then only is the block handed in. Off
+    CUDA the relay keeps one step, not two: the budget is the last block's, whatever the new one is."""
     planner, row = planner_of(table, overlap=True), torch.ones(1, dtype=torch.int64)
     relay = ConfidenceRelay(torch.device("cpu"), 4, SimpleNamespace(req_generation=torch.ones(4, dtype=torch.int64)))
     spec_info = SimpleNamespace(future_indices=row)
