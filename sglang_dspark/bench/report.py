@@ -10,11 +10,14 @@ from pathlib import Path
 from . import rows as row_files
 from .environment import RESULTS
 from .rows import Row, RowError
+from .serving import report as serving_tables
 
 BASELINE = "sglang"
 NOT_OURS = ("device_copy", BASELINE, "sglang_1_warp")
 MEASURED = "Microseconds on the device, p50 (p20 to p80); {how}. The shares are those of {first}."
 STATED = "Floor times in microseconds at the peak bandwidth that the vendor states: stated, not measured."
+# Benchmarks whose tables are not a time a case.
+OWN_TABLES = {"serving": serving_tables.markdown}
 # Of the case's facts, these are shown in every table's title, and the others where they vary.
 TITLE_KEYS = ("pool_dtype",)
 
@@ -38,8 +41,11 @@ def _run(rows: list[Row]) -> Iterator[str]:
         yield "\n".join(f"- {_device_line(row)}" for row in of_device)
     tables: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        if row.benchmark != "device":
+        if row.benchmark != "device" and row.benchmark not in OWN_TABLES:
             tables.setdefault(_title(row), []).append(row)
+    for benchmark, parts in OWN_TABLES.items():
+        if of_benchmark := [row for row in rows if row.benchmark == benchmark]:
+            yield from parts(of_benchmark)
     for title, of_table in tables.items():
         yield f"### {', '.join(title)}"
         yield _timings(of_table) if measured else _floors(of_table)

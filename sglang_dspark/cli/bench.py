@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sglang_dspark.cli import bench_kernels
+from sglang_dspark.cli import bench_kernels, bench_serving
 
 
 def add_parser(commands: Any) -> None:
@@ -23,3 +23,4 @@ def add_parser(commands: Any) -> None:
     )
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     bench_kernels.add_parser(benchmarks)
+    bench_serving.add_parser(benchmarks)

@@ -1,0 +1,41 @@
+"""One look for every picture of a benchmark: colours, grid, title, and the mark of what is no performance figure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_dspark.train.picture import load_pyplot
+
+from .rows import Row
+
+__all__ = ["GREY", "SERIES", "finish", "load_pyplot", "title_of"]
+
+# Paul Tol's "bright" scheme: told apart by colour-blind eyes and on paper. Ours first, then the others.
+SERIES = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377")
+GREY = "#777777"
+WARNING = "#BB3322"
+
+
+def title_of(row: Row) -> str:
+    """Device and model."""
+    return f"{row.run.device['name']}, {row.preset}"
+
+
+def mark_of(row: Row) -> str | None:
+    """What the picture must say of itself, in red; None for a timing on a device."""
+    if not row.measured:
+        return f"{row.how['basis']}, not measured"
+    return "CPU: not a performance figure" if row.run.device["platform"] == "cpu" else None
+
+
+def finish(figure: Any, title: str, subtitle: str, row: Row) -> None:
+    """Grid and frame of every axis, and the title over all of them."""
+    for axis in figure.axes:
+        axis.grid(True, color="#E5E5E5", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    mark = mark_of(row)
+    figure.suptitle(f"{title}\n", fontsize=13, fontweight="bold", x=0.01, ha="left")
+    figure.text(0.01, 0.925, subtitle, fontsize=9, color=GREY, ha="left", va="top")
+    if mark:
+        figure.text(0.99, 0.985, mark, fontsize=11, fontweight="bold", color=WARNING, ha="right", va="top")
