@@ -134,6 +134,12 @@ HOST_SYMBOLS = (
         ("req", "enable_overlap"),
         exact=True,
     ),
+    HostSymbol(
+        "sglang.srt.managers.schedule_batch:Req.update_finish_state",
+        "answers end at their first stop condition",
+        ("self", "new_accepted_len"),
+        exact=True,
+    ),
     HostSymbol("sglang.srt.configs.model_config:is_minimax_sparse", "targets with block-sparse layers", ("config",)),
     HostSymbol("sglang.srt.configs.model_config:get_minimax_sparse_attention_config", "which layers", ("config",)),
     HostSymbol("sglang.srt.configs.model_config:get_minimax_sparse_layer_ids", "which layers", ("sparse_cfg",)),

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sglang_dspark.serving import contract, hf_config, request_rows, requests
+from sglang_dspark.serving import contract, hf_config, request_rows, requests, stop_conditions
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,10 @@ def register() -> None:
         (
             "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len",
             request_rows.around_extra_context_len,
+        ),
+        (
+            "sglang.srt.managers.schedule_batch.Req.update_finish_state",
+            stop_conditions.around_update_finish_state,
         ),
     ):
         HookRegistry.register(target, hook, HookType.AROUND)
