@@ -148,6 +148,9 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
             attention.__dict__.pop("forward", None)  # an earlier pool's
             if query is not None:
                 attention.forward = FusedQueryPath(attention, query.run)
+        for choice in (written, queries[0]):
+            if choice is not None and choice.passed_over:
+                logger.warning("sglang-dspark: %s", choice.describe_passed_over())
         ops = (
             f"{op}=SGLang's own" if choice is None else choice.describe()
             for op, choice in (("context_kv", written), ("qk_norm_rope", queries[0]))

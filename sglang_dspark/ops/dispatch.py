@@ -73,12 +73,16 @@ class Op:
 
 @dataclass(frozen=True)
 class Choice:
-    """The backend chosen for an op, its bound call, and why other backends were not covered."""
+    """The backend chosen for an op, its bound call, and why other backends were not covered.
+
+    ``passed_over`` are those that the platform would rather have taken.
+    """
 
     op: str
     backend: str
     run: Callable[..., None]
     refused: dict[str, tuple[str, ...]]
+    passed_over: tuple[str, ...] = ()
 
     def refresh(self) -> None:
         """Have the bound call take over norm multipliers that were changed in place."""
@@ -91,6 +95,11 @@ class Choice:
         chosen = f"{self.op}={self.backend}"
         return f"{chosen} (refused: {_listed(self.refused)})" if self.refused else chosen
 
+    def describe_passed_over(self) -> str:
+        """One sentence for a warning, with the reasons of each that was passed over."""
+        reasons = _listed({name: self.refused[name] for name in self.passed_over})
+        return f"{self.op} runs as {self.backend}, which is slower than what this platform offers: {reasons}"
+
 
 def choose(op: Op, platform: Platform, spec: Any, tables: Any, requested: str = AUTO) -> Choice:
     """Pick a backend of an op and bind it to the tables.
@@ -102,12 +111,13 @@ def choose(op: Op, platform: Platform, spec: Any, tables: Any, requested: str = 
     named = None if requested == AUTO else op.backend(requested)
     candidates = (named,) if named else tuple(op.backend(name) for name in platform.backends(op.name))
     refused = _refusals((named,) if named else op.backends, platform, spec)
-    for backend in candidates:
+    for place, backend in enumerate(candidates):
         if backend.name in refused:
             continue
         op.check(platform, spec, tables)
         try:
-            return Choice(op.name, backend.name, backend.build(platform, spec, tables), refused)
+            run = backend.build(platform, spec, tables)
+            return Choice(op.name, backend.name, run, refused, tuple(each.name for each in candidates[:place]))
         except NotCovered as refusal:
             refused[backend.name] = refusal.reasons
     advice = (

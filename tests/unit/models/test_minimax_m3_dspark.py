@@ -338,6 +338,16 @@ def test_new_weights_reach_the_context(build) -> None:
         torch.testing.assert_close(values[slots], before[slots] * 2, rtol=1e-5, atol=1e-5)
 
 
+def test_a_slower_backend_is_worth_a_warning(build, caplog) -> None:
+    """Once an op, not once a layer: a machine whose compiler is missing would be slow and say it in passing."""
+    model = loaded_model(build, torch.float32)
+    model.bind_pool(Pool(torch.float32))
+    for op in ("context_kv", "qk_norm_rope"):
+        (record,) = [each for each in caplog.records if f"{op} runs as torch" in each.getMessage()]
+        assert record.levelname == "WARNING" and "host: " in record.getMessage()
+        assert "dtype torch.float32 is not covered" in record.getMessage()
+
+
 def test_a_pool_that_no_backend_covers_goes_to_sglang(build, caplog) -> None:
     """Refused is not wrong: the server runs, and the log says why ours does not."""
     model = loaded_model(build, torch.float32)

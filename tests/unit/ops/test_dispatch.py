@@ -26,6 +26,7 @@ def test_auto_takes_the_platforms_first():
     assert choice.backend == "fast"
     assert choice.run() == ("fast", "spec", "tables")
     assert choice.describe() == "add=fast"
+    assert choice.passed_over == ()
 
 
 def test_auto_falls_through_and_keeps_every_refusal():
@@ -33,6 +34,15 @@ def test_auto_falls_through_and_keeps_every_refusal():
     assert choice.backend == "slow"
     assert choice.refused == {"fast": ("no GPU", "fp8"), "other": ("x",)}
     assert choice.describe() == "add=slow (refused: fast: no GPU; fp8 | other: x)"
+
+
+def test_what_the_platform_would_rather_have_taken_is_worth_a_warning():
+    """A backend that is not offered here, or comes later, is not."""
+    choice = choose(op(backend("fast", "no compiler"), backend("slow"), backend("other", "x")), PLATFORM, "s", "t")
+    assert choice.passed_over == ("fast",)
+    assert choice.describe_passed_over() == (
+        "add runs as slow, which is slower than what this platform offers: fast: no compiler"
+    )
 
 
 def test_auto_never_takes_a_backend_the_platform_does_not_offer():
@@ -90,6 +100,7 @@ def test_a_refusal_while_binding_is_one_more_refusal():
     choice = choose(op(refuses_the_tables("fast"), backend("slow")), PLATFORM, "s", "t")
     assert choice.backend == "slow"
     assert choice.refused == {"fast": ("unaligned rows", "no driver")}
+    assert choice.passed_over == ("fast",)
 
 
 def test_a_named_backend_that_refuses_while_binding_raises():
