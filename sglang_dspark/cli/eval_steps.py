@@ -56,11 +56,23 @@ def run(arguments: argparse.Namespace) -> int:
         steady_seconds=arguments.steady_seconds,
         repeats=arguments.repeats,
     )  # fmt: skip
-    tell(f"profiling {arguments.url}; SGLang's profiler says how far it is")
-    table = profile(arguments.url.rstrip("/"), arguments.out, chosen)
+    tell(f"profiling {arguments.url} with SGLang's profiler")
+    table = profile(arguments.url.rstrip("/"), arguments.out, chosen, _Progress())
     print(table_text(table))
     tell(f"wrote {arguments.out}; serve with --speculative-dspark-sps-table-path {arguments.out}")
     return 0
+
+
+class _Progress:
+    """A line on standard error for every round of load that is done, and one now and then in a long one."""
+
+    def __init__(self) -> None:
+        self._rounds, self._told = -1, 0.0
+
+    def __call__(self, rounds: int, seconds: float) -> None:
+        if rounds != self._rounds or seconds - self._told > 30:
+            self._rounds, self._told = rounds, seconds
+            tell(f"{rounds} rounds of load done, {seconds:.0f} s")
 
 
 def table_text(table: dict[str, Any]) -> str:

@@ -9,12 +9,15 @@ rounds take their place.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from sglang_dspark.evaluate.calibration import Position
@@ -66,25 +69,42 @@ def write_calibration(path: Path, positions: Sequence[Position], data: str, roun
     path.write_text(json.dumps(table, indent=2) + "\n")
 
 
-def run_sglang(module: str, arguments: Sequence[str], *, show: bool = False) -> None:
-    """Run one of SGLang's tools; `show` passes its output on to standard error.
+def run_sglang(module: str, arguments: Sequence[str], *, poll: Callable[[float], None] = lambda seconds: None) -> None:
+    """Run one of SGLang's tools to its end.
+
+    Args:
+        module: of the tool.
+        arguments: as on its command line.
+        poll: called about once a second meanwhile, with the seconds so far.
 
     Raises:
         FitError: it ended with an error; the message holds the end of what it said.
     """
-    command = [sys.executable, "-m", module, *arguments]
-    ran = subprocess.run(
-        command,
-        env=tool_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr if show else subprocess.PIPE,
-        stderr=subprocess.STDOUT if not show else None,
-        text=True,
-    )
-    if ran.returncode:
-        last = "see above" if show else "\n".join((ran.stdout or "").splitlines()[-15:])
-        hint = "" if _installed() else " SGLang is not installed in this environment; run this where it is."
-        raise FitError(f"asked SGLang's {module}, which ended with status {ran.returncode}.{hint}\n{last}")
+    if find_spec("sglang") is None:
+        raise FitError(
+            f"asked for SGLang's {module}, found no SGLang in this environment; run this where it is installed"
+        )
+    started = time.monotonic()
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env=tool_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            while process.poll() is None:
+                poll(time.monotonic() - started)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
+        finally:
+            process.kill()  # does nothing to one that has ended
+            process.wait()
+        said.seek(0)
+        last = "\n".join(said.read().splitlines()[-15:])
+    if process.returncode:
+        raise FitError(f"SGLang's {module} ended with status {process.returncode}:\n{last}")
 
 
 def tool_environment() -> dict[str, str]:
@@ -93,9 +113,3 @@ def tool_environment() -> dict[str, str]:
 
     engine = {"SGLANG_USE_CPU_ENGINE": "1"} if platforms.current().name == "cpu" else {}
     return {**engine, **os.environ}
-
-
-def _installed() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("sglang") is not None

@@ -2,8 +2,9 @@
 
 A server collects them where `SGLANG_DSPARK_STS_COLLECT_PATH=STEM` is set: every 256 verify steps it writes a file
 STEM.<number>.pt with "logits" and "prefix_mask", [N, gamma] each (SGLang 0.5.23, dspark_sts.StsDataRecorder). Steps
-after the last full 256 are not written. The outcomes there are those of greedy decoding, so serve at temperature 0
-while it collects.
+after the last full 256 go missing. The mode must be `SGLANG_RAGGED_VERIFY_MODE=cap-accept`: in the default, static,
+SGLang builds no confidence head and writes nothing, and compact packs the rows that the outcomes are read from. The
+outcomes are those of greedy decoding, so serve at temperature 0 while it collects.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def read_shards(pattern: str) -> Samples:
     if not paths:
         raise SamplesError(
             f"asked for collected confidences in {pattern}, found no such file. A server started with "
-            "SGLANG_DSPARK_STS_COLLECT_PATH=STEM writes STEM.0.pt after 256 verify steps: let it answer more"
+            "SGLANG_RAGGED_VERIFY_MODE=cap-accept SGLANG_DSPARK_STS_COLLECT_PATH=STEM writes STEM.0.pt after "
+            "256 verify steps: let it answer more"
         )
     parts = [_read(Path(path)) for path in paths]
     if len(widths := {part.gamma for part in parts}) > 1:

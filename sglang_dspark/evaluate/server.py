@@ -42,6 +42,7 @@ class ServerJudge:
             raise ServerError(f"asked for a server's address, found {url!r}: http://127.0.0.1:30000, say")
         self.settings, self.timeout_s = settings, timeout_s
         self.info = read_info(self.url)
+        _check_acceptance_is_real(self.url, self.info)
         self.gamma = int(self.info["speculative_num_draft_tokens"]) - 1
 
     def describe(self) -> dict[str, Any]:
@@ -106,6 +107,17 @@ def read_info(url: str) -> dict[str, Any]:
             "dspark --speculative-draft-model-path DRAFT"
         )
     return info
+
+
+def _check_acceptance_is_real(url: str, info: Mapping[str, Any]) -> None:
+    # Known where the server records its steps, which is also when one simulates.
+    records = [state.get("dspark_info_record") or {} for state in info.get("internal_states") or []]
+    simulated = [record["simulate_acc_len"] for record in records if record.get("simulate_acc_len")]
+    if simulated:
+        raise ServerError(
+            f"asked {url} what its rounds keep, found that it simulates an accepted length of {simulated[0]}; start it "
+            "without SGLANG_SIMULATE_ACC_LEN"
+        )
 
 
 def request(url: str, body: Mapping[str, Any] | None, timeout_s: float) -> Any:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -56,8 +56,14 @@ class StepRun:
 QUICK = StepRun(batch_sizes=(1, 4), steady_steps=8, steady_seconds=0.0)
 
 
-def profile(url: str, out: Path, run: StepRun) -> dict[str, Any]:
+def profile(url: str, out: Path, run: StepRun, progress: Callable[[int, float], None]) -> dict[str, Any]:
     """Write the table to `out`, the profiler's raw records beside it, and return the table.
+
+    Args:
+        url: of the server.
+        out: file of the table.
+        run: what to profile.
+        progress: called about once a second with the rounds of load that are done, and the seconds so far.
 
     Raises:
         ServerError: the server is not there, or was not started for this.
@@ -76,7 +82,9 @@ def profile(url: str, out: Path, run: StepRun) -> dict[str, Any]:
     if not all(find_spec(name) for name in ("plotly", "kaleido")):
         arguments.append("--no-plot")
     with _suiting_tokenizer(str(info.get("tokenizer_path") or "")) as tokenizer:
-        run_sglang(PROFILER, [*arguments, *tokenizer], show=True)
+        rounds = out.with_name(f"{out.stem}.rounds.jsonl")
+        rounds.unlink(missing_ok=True)
+        run_sglang(PROFILER, [*arguments, *tokenizer], poll=lambda seconds: progress(_lines(rounds), seconds))
     table: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return table
 
@@ -105,6 +113,10 @@ def check_recording(url: str, info: Mapping[str, Any], *, offdiagonal: bool) -> 
             f"asked {url} for the cost of its steps, found that {'; '.join(dict.fromkeys(problems))}. Start the server "
             f"with {VARIABLES}{modes[0]} in its environment, profile, and start it anew without them"
         )
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 @contextmanager
