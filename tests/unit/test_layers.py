@@ -10,7 +10,7 @@ import pytest
 import sglang_dspark
 
 PACKAGE = Path(sglang_dspark.__file__).parent
-BELOW_SGLANG = ("ops", "platforms", "reference", "checkpoints", "demo")
+BELOW_SGLANG = ("ops", "platforms", "reference", "checkpoints", "demo", "evaluate")
 MEETS_SGLANG = ("sglang", "sglang_dspark.serving", "sglang_dspark.models")
 
 
