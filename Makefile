@@ -1,14 +1,14 @@
 # Each target does its own set-up; run any of them first, and as often as you like.
 VENV ?= .venv
-EXTRAS ?= test,lint
+EXTRAS ?= test,lint,docs
 PYTEST_ARGS ?=
 # One worker gets all that starts servers, the other the rest. PYTEST_WORKERS= for one process, as --pdb needs.
 PYTEST_WORKERS ?= -n 2 --dist loadgroup
 SERVE_ARGS ?=
-PYTHON_TOOLS := sglang_dspark tests scripts
+PYTHON_TOOLS := sglang_dspark tests scripts docs
 export VENV EXTRAS
 
-.PHONY: help setup serve test test-triton kernels lint clean
+.PHONY: help setup serve test test-triton kernels lint docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,12 @@ lint: setup ## ruff and mypy
 	@$(VENV)/bin/ruff check $(PYTHON_TOOLS)
 	@$(VENV)/bin/ruff format --check $(PYTHON_TOOLS)
 	@$(VENV)/bin/mypy
+
+# -W: a warning, such as a link to a page or a heading that is not there, fails the build.
+docs: setup ## the documentation as a site, build/site/index.html, and its generated tables
+	@$(VENV)/bin/python scripts/support_table.py
+	@$(VENV)/bin/python -m sphinx -q -W --keep-going -b html -c docs . build/site
+	@echo "The site is build/site/index.html."
 
 clean: ## remove .venv and every build output and cache
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

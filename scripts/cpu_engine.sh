@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=${VENV:-.venv}
-EXTRAS=${EXTRAS:-test,lint}
+EXTRAS=${EXTRAS:-test,lint,docs}
 NEEDED_MIB=4096
 STEPS=6
 LOG=${VENV%/}.log # beside it, since making the environment empties the folder

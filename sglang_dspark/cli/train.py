@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
     sizes.add_argument("--block-size", type=int, default=7, help="tokens it drafts at once (default: %(default)s)")
     sizes.add_argument("--mlp-width", type=int, default=0, help="of its MLP (default: twice the hidden size)")
     sizes.add_argument("--markov-rank", type=int, default=64, help="of the Markov head (default: %(default)s)")
-    sizes.add_argument("--markov-head", choices=("vanilla", "gated", "rnn"), default="vanilla")
+    sizes.add_argument("--markov-head", choices=("vanilla", "gated", "rnn"), default="vanilla", help="its kind")
     course = parser.add_argument_group("the course")
     course.add_argument("--steps", type=int, default=1000, help="optimizer steps (default: %(default)s)")
     course.add_argument("--batch", type=int, default=8, help="sequences a micro-batch (default: %(default)s)")
