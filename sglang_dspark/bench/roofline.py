@@ -2,9 +2,9 @@
 
 Peak memory bandwidth: AMD's data sheets of the Instinct MI300X (5.3 TB/s), MI325X (6.0) and MI355X (8.0), NVIDIA's of
 the H100 SXM5 (3.35) and the H200 SXM (4.8). The size of the last cache before memory: AMD's Infinity Cache, 256 MiB of
-each ("AMD GPU specifications" in ROCm's documentation, rocm.docs.amd.com/en/latest/reference/gpu-specs.html), and the L2
-of NVIDIA's Hopper, 50 MB ("Hopper Tuning Guide", docs.nvidia.com/cuda/hopper-tuning-guide). Looked up in 2026-11; the
-bandwidths in pages that repeat the data sheets (Vultr's documentation, after AMD's product pages, for the first two).
+each ("AMD GPU specifications" in ROCm's documentation, rocm.docs.amd.com/en/latest/reference/gpu-specs.html), and the
+L2 of NVIDIA's Hopper, 50 MB ("Hopper Tuning Guide", docs.nvidia.com/cuda/hopper-tuning-guide). Looked up in 2026-11,
+the bandwidths in pages that repeat the data sheets (for MI300X and MI325X Vultr's, after AMD's product pages).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ hold, so that all benchmarks agree:
     subject    who did it: a backend, "sglang", "device_copy"; for arithmetic the chip or the code it is about
     measured   timed on `run.device`. On `run.device["platform"]` "cpu" that proves the benchmark, not a speed: a report
                says so
-    how        the conditions. A timed row has "mode", "cache", "repetitions", ...; one that is not measured has "basis",
-               one of `BASES`
+    how        the conditions. A timed row has "mode", "cache", "repetitions", ...; one that is not measured has
+               "basis", one of `BASES`
 
 A key that a benchmark adds to ``case``, ``how`` or ``figures`` needs no change here. A figure ends in its unit.
 """

@@ -5,28 +5,12 @@ A row, where a figure is given per row, is one K row or one V row of one head: D
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-KINDS = (
-    ("vector_load", re.compile(r"(global|flat|buffer)_load")),
-    ("vector_store", re.compile(r"(global|flat|buffer)_store")),
-    ("lds", re.compile(r"ds_")),
-    ("scalar_load", re.compile(r"s_load")),
-    ("wait", re.compile(r"s_waitcnt")),
-    ("barrier", re.compile(r"s_barrier")),
-    ("nop", re.compile(r"s_nop")),
-    ("branch", re.compile(r"s_c?branch")),
-    ("end", re.compile(r"s_endpgm")),
-    ("scalar", re.compile(r"s_")),
-    ("vector", re.compile(r"v_")),
-)
+from sglang_dspark.bench.kernels.instruction_kinds import kind_of
 
-
-def kind_of(name: str) -> str:
-    """Which kind an instruction of this name is counted as."""
-    return next(kind for kind, pattern in KINDS if pattern.match(name))
+__all__ = ["Counters", "RoundTrips", "kind_of"]
 
 
 @dataclass

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sglang_dspark.bench.kernels.code_object import CodeObject, Descriptor
+
 from . import control, lanes, memory_access, packed, scalar, toolchain, vector
 from .chip import Chip
-from .code_object import CodeObject, Descriptor
 from .counters import Counters, kind_of
 from .decode import Instruction, parse_listing
 from .memory import Memory

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sglang_dspark.bench.kernels.code_object import CodeObject
+from sglang_dspark.bench.kernels.messagepack import unpack
+
 from . import toolchain
 from .chip import CHIPS
-from .code_object import CodeObject
 from .launch import Kernel
 from .memory import Memory, MemoryFault
-from .messagepack import unpack
 from .registers import UnknownInstruction
 from .snippets import random_floats, same_floats
 

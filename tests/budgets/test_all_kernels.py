@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from sglang_dspark.bench.kernels.code_object import CodeObject
 from sglang_dspark.ops.native import code, toolchain
 from tests.amdgcn import toolchain as llvm
 from tests.amdgcn.chip import CHIPS
-from tests.amdgcn.code_object import CodeObject
 from tests.amdgcn.decode import parse_listing
 from tests.parity import emulated
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sglang_dspark.bench.stopwatch import Budget
+from sglang_dspark.bench.kernels.stopwatch import Budget
 
 
 class FakeMachine:
@@ -26,6 +26,10 @@ class FakeMachine:
 
     def clear_cache(self) -> None:
         self.log.append("flush")
+        self.spend(self.flush_us)
+
+    def keep_busy(self) -> None:
+        self.log.append("spin")
         self.spend(self.flush_us)
 
     def mark(self) -> float:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from sglang_dspark.bench import context_kv_workload, presets, upstream
-from sglang_dspark.bench.context_kv_workload import Shape
-from sglang_dspark.bench.upstream import UpstreamMissing
+from sglang_dspark import platforms
+from sglang_dspark.bench import presets
+from sglang_dspark.bench.kernels import sglang_context_kv as upstream
+from sglang_dspark.bench.kernels.context_kv import BENCH
+from sglang_dspark.bench.kernels.op import Shape, UpstreamMissing
 
 # The parameters of SGLang 0.5.23's launcher, in order, and a record of what they were given.
 STAND_IN = """
@@ -39,19 +41,19 @@ def site(tmp_path, monkeypatch) -> Path:
 
 
 def work(dtype=torch.bfloat16, preset="m3-tp1"):
-    return context_kv_workload.build(Shape(presets.PRESETS[preset], 2, dtype), "cpu", num_slots=16, num_positions=8)
+    return BENCH.build(Shape(presets.PRESETS[preset], 2, dtype), "cpu", num_slots=16, num_positions=8)
 
 
 def test_it_is_given_what_sglang_gives_it(site):
     site.parent.mkdir(parents=True)
     site.write_text(STAND_IN)
     write, given = upstream.load(), work()
-    rows = given.sets[1]
-    upstream.bind(write, given.spec, given.tables)(rows.kv, rows.positions, rows.slots)
+    kv, positions, slots = given.sets[1].rows
+    upstream.bind(write, given.spec, given.tables)(kv, positions, slots)
     (call,) = write.__globals__["calls"]
     assert (call["num_layers"], call["kv_size"], call["head_dim"], call["rotary_dim"]) == (5, 512, 128, 64)
     assert (call["eps"], call["is_neox_style"], call["commit_lens"]) == (1e-6, True, None)
-    assert call["kv"] is rows.kv and call["locs"] is rows.slots and call["positions"] is rows.positions
+    assert call["kv"] is kv and call["locs"] is slots and call["positions"] is positions
     k_pool, v_pool = given.tables.k_pools[3], given.tables.v_pools[3]
     assert call["meta"][3].tolist() == [k_pool.data_ptr(), v_pool.data_ptr(), 512, 512]
 
@@ -62,10 +64,10 @@ def test_a_variant_adds_its_options_to_every_launch(site, variant, options):
     site.parent.mkdir(parents=True)
     site.write_text(STAND_IN)
     write, given = upstream.load(variant), work()
-    rows = given.sets[0]
-    upstream.bind(write, given.spec, given.tables)(rows.kv, rows.positions, rows.slots)
+    rows = given.sets[0].rows
+    upstream.bind(write, given.spec, given.tables)(*rows)
     ((grid, arguments, found),) = write.__globals__["launches"]
-    assert grid == (2, 5) and arguments[0] is rows.kv
+    assert grid == (2, 5) and arguments[0] is rows[0]
     assert found == {"D": 128, **options}
 
 
@@ -94,3 +96,18 @@ def test_fp8_is_not_covered():
     given = work(torch.float8_e4m3fn)
     with pytest.raises(UpstreamMissing, match="does not cover a pool of torch.float8_e4m3fn"):
         upstream.bind(lambda: None, given.spec, given.tables)
+
+
+def test_a_cpu_has_no_such_baseline():
+    given = work()
+    with pytest.raises(UpstreamMissing, match="runs on a GPU only"):
+        upstream.binder("sglang")(platforms.describe("cpu", "cpu"), given.spec, given.tables)
+
+
+def test_a_gpu_loads_it_and_binds_it(site):
+    site.parent.mkdir(parents=True)
+    site.write_text(STAND_IN)
+    given = work()
+    upstream.binder("sglang_1_warp")(platforms.describe("nvidia", "sm_90"), given.spec, given.tables)(
+        *given.sets[0].rows
+    )

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_dspark.bench import stopwatch
-from sglang_dspark.bench.stopwatch import Timings, percentile, time_calls, time_within
+from sglang_dspark.bench.kernels import stopwatch
+from sglang_dspark.bench.kernels.stopwatch import Timings, percentile, time_calls, time_within
 
 from .machines import FakeMachine
 
@@ -18,6 +18,20 @@ def test_every_call_has_a_cold_cache_and_stamps_of_its_own():
     machine = FakeMachine()
     time_calls(machine, [lambda: machine.log.append("call")], 2)
     assert machine.log == ["flush", "mark", "call", "mark", "wait"] * 2
+
+
+def test_a_warm_call_has_run_just_before_and_finds_the_device_busy():
+    """Without the spin the device would wait for the host inside the stamps; a flush would time a cold cache."""
+    machine = FakeMachine()
+    time_calls(machine, [lambda: machine.log.append("call")], 2, stopwatch.WARM)
+    assert machine.log == ["call", "spin", "mark", "call", "mark", "wait"] * 2
+
+
+def test_warm_calls_are_each_their_own():
+    """Another input set's call would warm the cache for nobody."""
+    machine, seen = FakeMachine(), []
+    time_calls(machine, [lambda: seen.append("a"), lambda: seen.append("b")], 4, stopwatch.WARM)
+    assert seen == list("aabbaabb")
 
 
 def test_inputs_are_rotated():
@@ -93,6 +107,12 @@ def test_a_spent_budget_runs_nothing():
     machine.spend(2000)
     assert time_within(machine, [lambda: None], 100, budget, cases_left=1) is None
     assert machine.log == [] and budget.left_s() == 0
+
+
+def test_a_cpu_has_ended_when_a_call_returns():
+    machine = stopwatch.Cpu(4096)
+    timings = time_calls(machine, [machine.captured(lambda: sum(range(20_000)))], 3)
+    assert all(device >= host > 0 for device, host in zip(timings.device_us, timings.host_us, strict=True))
 
 
 class FakeGraphs:

@@ -1,4 +1,4 @@
-"""The timing loop, its statistics and its budget. It knows a machine by six calls, so a test gives it another one."""
+"""The timing loop, its statistics and its budget. It knows a machine by seven calls, so a test gives it another one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import torch
 
 WARM_UP = 3
 FEWEST_REPETITIONS = 10
+# About 100 us at the clocks of these chips: the host has queued the timed call by then, so its start is not waited for.
+SPIN_CYCLES = 200_000
+COLD, WARM = CACHES = ("cold", "warm")
 
 
 class Machine(Protocol):
@@ -21,6 +24,9 @@ class Machine(Protocol):
 
     def clear_cache(self) -> None:
         """Queue a write of a buffer that is larger than every cache."""
+
+    def keep_busy(self) -> None:
+        """Queue work that touches no memory, for as long as the host takes to queue a call."""
 
     def mark(self) -> Any:
         """Queue a time stamp."""
@@ -48,6 +54,10 @@ class Gpu:
     def clear_cache(self) -> None:
         """Queue a write of the flush buffer."""
         self._flush.zero_()
+
+    def keep_busy(self) -> None:
+        """Spin on the device."""
+        torch.cuda._sleep(SPIN_CYCLES)
 
     def mark(self) -> torch.cuda.Event:
         """Queue a timed event."""
@@ -77,6 +87,39 @@ class Gpu:
         return graph.replay
 
 
+class Cpu:
+    """This machine's CPU, where a call has ended when it returns: it proves the benchmark, not a speed."""
+
+    def __init__(self, flush_bytes: int) -> None:
+        self._flush = torch.empty(flush_bytes, dtype=torch.uint8)
+
+    def now_us(self) -> float:
+        """The clock."""
+        return time.perf_counter() * 1e6
+
+    def clear_cache(self) -> None:
+        """Write the flush buffer."""
+        self._flush.zero_()
+
+    def keep_busy(self) -> None:
+        """Nothing: no call is queued."""
+
+    def mark(self) -> float:
+        """The clock."""
+        return self.now_us()
+
+    def elapsed_us(self, start: float, end: float) -> float:
+        """Between two stamps."""
+        return end - start
+
+    def wait(self) -> None:
+        """Nothing: a call that has returned has ended."""
+
+    def captured(self, call: Callable[[], object]) -> Callable[[], object]:
+        """The call: a CPU has no graphs."""
+        return call
+
+
 @dataclass(frozen=True)
 class Timings:
     """One number a repetition. ``host_us`` is how long the call kept the host, the device's work not waited for."""
@@ -99,12 +142,19 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def time_calls(machine: Machine, calls: Sequence[Callable[[], object]], repetitions: int) -> Timings:
-    """Time the calls in turn, each with a cold cache: between two stamps on the device, one call at a time."""
+def time_calls(machine: Machine, calls: Sequence[Callable[[], object]], repetitions: int, cache: str = COLD) -> Timings:
+    """Time the calls in turn, between two stamps on the device, one call at a time.
+
+    With a cold cache a buffer larger than every cache was written just before; with a warm one the same call ran.
+    """
     device_us, host_us = [], []
     for repetition in range(repetitions):
         call = calls[repetition % len(calls)]
-        machine.clear_cache()
+        if cache == COLD:
+            machine.clear_cache()
+        else:
+            call()
+            machine.keep_busy()
         start = machine.mark()
         begun_us = machine.now_us()
         call()
@@ -132,14 +182,19 @@ class Budget:
 
 
 def time_within(
-    machine: Machine, calls: Sequence[Callable[[], object]], asked: int, budget: Budget, cases_left: int
+    machine: Machine,
+    calls: Sequence[Callable[[], object]],
+    asked: int,
+    budget: Budget,
+    cases_left: int,
+    cache: str = COLD,
 ) -> Timings | None:
     """Time the calls as often as asked, or as the budget allows; None when it allows too little."""
     if budget.left_s() == 0:
         return None
-    time_calls(machine, calls, len(calls))  # a first call may compile, and a graph's first replay uploads it
+    time_calls(machine, calls, len(calls), cache)  # a first call may compile, and a graph's first replay uploads it
     begun_us = machine.now_us()
-    time_calls(machine, calls, WARM_UP)
+    time_calls(machine, calls, WARM_UP, cache)
     one_us = (machine.now_us() - begun_us) / WARM_UP
     repetitions = budget.repetitions(asked, one_us, cases_left)
-    return time_calls(machine, calls, repetitions) if repetitions else None
+    return time_calls(machine, calls, repetitions, cache) if repetitions else None

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .messagepack import unpack
+from sglang_dspark.bench.kernels.messagepack import unpack
 
 METADATA_NOTE = 32
 SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -44,6 +44,7 @@ class Descriptor:
 
     @staticmethod
     def parse(data: bytes, address: int) -> Descriptor:
+        """The descriptor in these 64 bytes, which lie at that address."""
         lds, scratch, kernargs = struct.unpack_from("<3I", data, 0)
         (entry,) = struct.unpack_from("<q", data, 16)
         _, rsrc1, rsrc2 = struct.unpack_from("<3I", data, 44)
@@ -85,7 +86,8 @@ class CodeObject:
     """A linked code object (.co, .hsaco)."""
 
     def __init__(self, image: bytes) -> None:
-        assert image[:5] == b"\x7fELF\x02", "not a 64-bit ELF file"
+        if image[:5] != b"\x7fELF\x02":
+            raise ValueError(f"expected a 64-bit ELF file, found {image[:5]!r}: compile the kernel again")
         offset, size, count = *struct.unpack_from("<Q", image, 40), *struct.unpack_from("<2H", image, 58)
         self.image = image
         self.sections = []

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
+from sglang_dspark.bench.kernels.op import Call, UpstreamMissing
 from sglang_dspark.ops.context_kv import ContextKVSpec, ContextKVTables
+from sglang_dspark.platforms import Platform
 
 MODULE = "sglang.kernels.ops.speculative.dspark.fused_kv_write"
 FUNCTION = "fused_kv_norm_rope_write"
@@ -24,10 +26,6 @@ KERNEL = "_fused_kv_norm_rope_write_kernel"
 # The baselines, and the launch options that each adds to SGLang's own.
 SGLANG = "sglang"
 VARIANTS: dict[str, dict[str, int]] = {SGLANG: {}, "sglang_1_warp": {"num_warps": 1}}
-
-
-class UpstreamMissing(RuntimeError):
-    """SGLang's writer is not on this machine, or does not cover the case. The message says which."""
 
 
 class LaunchedWith:
@@ -51,7 +49,18 @@ def load(variant: str = SGLANG) -> Callable[..., None]:
         setattr(module, KERNEL, LaunchedWith(getattr(module, KERNEL), VARIANTS[variant]))
         return getattr(module, FUNCTION)
     except (ImportError, AttributeError) as error:
-        raise UpstreamMissing(f"{path} of SGLang {_version()} cannot be used: {error}") from error
+        raise UpstreamMissing(f"{path} of SGLang {sglang_version()} cannot be used: {error}") from error
+
+
+def binder(variant: str) -> Callable[[Platform, ContextKVSpec, ContextKVTables], Call]:
+    """What loads a variant and binds it; raises `UpstreamMissing`."""
+
+    def bind_variant(platform: Platform, spec: ContextKVSpec, tables: ContextKVTables) -> Call:
+        if platform.device_type == "cpu":
+            raise UpstreamMissing("SGLang's writer runs on a GPU only")
+        return bind(load(variant), spec, tables)
+
+    return bind_variant
 
 
 def bind(write: Callable[..., None], spec: ContextKVSpec, tables: ContextKVTables) -> Callable[..., None]:
@@ -89,10 +98,11 @@ def _path() -> Path:
             return path
     if found is None:
         raise UpstreamMissing("SGLang is not installed")
-    raise UpstreamMissing(f"SGLang {_version()} has no {MODULE}")
+    raise UpstreamMissing(f"SGLang {sglang_version()} has no {MODULE}")
 
 
-def _version() -> str:
+def sglang_version() -> str:
+    """The installed SGLang's."""
     try:
         return version("sglang")
     except PackageNotFoundError:
