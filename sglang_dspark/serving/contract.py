@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sglang_dspark.serving.acceptance import host_symbols as acceptance
+
 # The release this plugin is written against and tested with.
 SGLANG_VERSION = "0.5.23"
 
@@ -164,6 +166,7 @@ HOST_SYMBOLS = (
         "the text-only target captures the same way",
         ("self", "layer_ids"),
     ),
+    *(HostSymbol(*each) for each in acceptance.HOST_SYMBOLS),
 )
 
 CPU_SYMBOLS = (

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_dspark.serving import contract, hf_config, request_rows, requests, stop_conditions
+from sglang_dspark.serving.acceptance import meta_info
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,10 @@ def register() -> None:
         ("sglang.srt.arg_groups.speculative_hook._handle_dspark", _around_handle_dspark),
         ("sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", _around_create_worker),
         ("sglang.srt.speculative.dflash_utils.validate_dflash_request", requests.around_validate_dflash_request),
+        (
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
+            meta_info.around_calculate,
+        ),
         (
             "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len",
             request_rows.around_extra_context_len,
@@ -166,6 +171,9 @@ def _around_create_worker(original: Callable[..., Any], algorithm: Any, server_a
     worker = original(algorithm, server_args)
     if not algorithm.is_dspark():
         return worker
+    from sglang_dspark.serving.acceptance import hooks
+
+    hooks.install()
     if cpu_engine_asked_for():
         from sglang_dspark.serving.cpu.worker import CpuDSparkWorker
 

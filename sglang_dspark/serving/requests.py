@@ -41,7 +41,9 @@ def around_validate_dflash_request(
     """SGLang's own reasons first, then ours for DSPARK; DFLASH shares the function."""
     from sglang.srt.runtime_context import get_spec
 
+    from sglang_dspark.serving.acceptance import setup as acceptance
+
     reason = original(req, enable_overlap)
     if reason is None and get_spec().speculative_algorithm == "DSPARK":
-        reason = refusal(req.sampling_params)
+        reason = refusal(req.sampling_params) or acceptance.request_refusal(req.sampling_params)
     return reason

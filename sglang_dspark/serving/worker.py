@@ -14,6 +14,8 @@ from sglang.srt.speculative.dspark_components.dspark_worker_v2 import DSparkWork
 from sglang_dspark import __version__, platforms
 from sglang_dspark.models.minimax_m3_dspark import DSparkMiniMaxDraftModel
 from sglang_dspark.serving import contract, verify_support
+from sglang_dspark.serving.acceptance import setup as acceptance
+from sglang_dspark.serving.acceptance.rounds import ATTRIBUTE
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class DSparkWorker(DSparkWorkerV2):
                     f"{type(self.draft_model).__module__}; look for an import error of sglang_dspark.models above, "
                     "or uninstall sglang-dspark to use SGLang's own"
                 )
+        self._draft_gate = acceptance.open_gate(self, ours=self._serves_our_draft) if self._hosts_draft else None
 
     def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> None:
         """Allocate the draft's KV pool, then choose the context KV writer for it, once, before any graph capture."""
@@ -64,3 +67,12 @@ class DSparkWorker(DSparkWorkerV2):
                 platform.arch,
                 ops,
             )
+
+    def _forward_decode(
+        self, batch: Any, on_publish: Any, grammar_barrier: Any = None, coordination_plan: Any = None
+    ) -> Any:
+        """One decode step as the builtin worker does it; its result also says what the acceptance counts need."""
+        result = super()._forward_decode(batch, on_publish, grammar_barrier, coordination_plan)
+        if self._draft_gate is not None:
+            setattr(result, ATTRIBUTE, self._draft_gate.take_facts())
+        return result

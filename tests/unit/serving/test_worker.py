@@ -41,12 +41,14 @@ def make(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(DSparkWorkerV2, "draft_model", property(lambda self: self._draft), raising=False)
         monkeypatch.setattr(DSparkWorkerV2, "draft_model_runner", property(lambda self: self._runner), raising=False)
         monkeypatch.setattr(worker_module, "get_parallel", lambda: SimpleNamespace(tp_rank=tp_rank))
+        monkeypatch.setattr(worker_module.acceptance, "open_gate", lambda worker, ours: gate if ours else None)
         return kind(server_args=None, gpu_id=0, nccl_port=0, target_worker=target)
 
     config = SimpleNamespace(hf_config=SimpleNamespace(architectures=["MiniMaxM3SparseForCausalLM"]))
     config.hf_config.sparse_attention_config = {"sparse_attention_freq": [0, 1]}
     config.quantization = None
     target = SimpleNamespace(model_runner=SimpleNamespace(model_config=config))
+    gate = SimpleNamespace(take_facts=lambda: "facts")
     build.calls = calls
     return build
 
@@ -102,3 +104,12 @@ def test_a_rank_without_a_draft(make, caplog) -> None:
     caplog.set_level(logging.INFO)
     make(None, hosts_draft=False).alloc_memory_pool(None, None, None)
     assert active_lines(caplog) == []
+
+
+def test_a_decode_result_carries_the_step_s_facts(make, monkeypatch) -> None:
+    """The acceptance counts are made where the result is processed; a draft that is not ours adds nothing."""
+    monkeypatch.setattr(DSparkWorkerV2, "_forward_decode", lambda self, *args: SimpleNamespace(args=args))
+    result = make(OurDraft(make.calls))._forward_decode("batch", "publish", "barrier", "plan")
+    assert getattr(result, worker_module.ATTRIBUTE) == "facts"
+    assert result.args == ("batch", "publish", "barrier", "plan")
+    assert not hasattr(make(SimpleNamespace())._forward_decode("batch", None), worker_module.ATTRIBUTE)
