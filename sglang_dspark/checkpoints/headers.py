@@ -120,6 +120,8 @@ def make_header(tensors: Iterable[tuple[str, str, tuple[int, ...], int]], metada
 
 def _stored(path: Path, name: str, entry: Any, data_start: int) -> StoredTensor:
     fields = entry if isinstance(entry, dict) else {}
+    if others := fields.keys() - {"dtype", "shape", "data_offsets"}:
+        raise DamagedFile(f"tensor {name} has the unknown fields {shown(sorted(others))}")
     dtype, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in BITS:
         raise DamagedFile(f"tensor {name} has the unknown dtype {shown(dtype)}")

@@ -9,7 +9,7 @@ way back, so that A -> B -> A is the same config.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,9 @@ SOURCE_LAYOUT_KEY = "dspark_source_layout"
 
 # Values that the translation wrote over, by path; null for a key that it added.
 REPLACED_KEY = "dspark_replaced_keys"
+
+# AutoModel's, whatever the target calls itself.
+MODEL_TYPE = "minimax_m3"
 
 # Keys of these tables are named by path, "dflash_config.target_layer_ids".
 _TABLES = ("dflash_config", "dspark_config")
@@ -92,7 +95,10 @@ def to_released(automodel: Mapping[str, Any]) -> Translation:
     ]
     writes += [_Write(key, True, reason="the draft's MLP is dense") for key in _DENSE_FFN]
     read_back = {*_SAME.values(), _FFN_WIDTH_AGAIN, *_DENSE_FFN}
-    return _translate(source, writes, read_back, added_on_the_way_back=_to_add(source))
+    on_the_way_back = dict.fromkeys(_to_add(source))
+    if source.get("model_type") != MODEL_TYPE:
+        on_the_way_back["model_type"] = source.get("model_type")
+    return _translate(source, writes, read_back, on_the_way_back)
 
 
 def to_automodel(released: Mapping[str, Any], target_model_type: str) -> Translation:
@@ -109,7 +115,7 @@ def to_automodel(released: Mapping[str, Any], target_model_type: str) -> Transla
     writes = [_Write("architectures", [Layout.AUTOMODEL.value], ("architectures",))]
     writes += [_Write(key, values[key], (path,)) for key, path in _SAME.items()]
     writes.append(_Write("intermediate_size", width, (_FFN_WIDTH_AGAIN,)))
-    writes.append(_Write("model_type", "minimax_m3", ("model_type",), "AutoModel's name of a text config"))
+    writes.append(_Write("model_type", MODEL_TYPE, ("model_type",), "AutoModel's name of a text config"))
     for key in _to_add(source):
         value, reason = _ADDED[key]
         writes.append(_Write(key, target_model_type if value is None else value, reason=reason))
@@ -176,7 +182,7 @@ def _translate(
     source: Mapping[str, Any],
     writes: Sequence[_Write],
     read_back: set[str],
-    added_on_the_way_back: Iterable[str] = (),
+    on_the_way_back: Mapping[str, Any] | None = None,
     dropped: Mapping[str, str] | None = None,
 ) -> Translation:
     """Make the writes and keep every other key.
@@ -185,7 +191,7 @@ def _translate(
         source: by path.
         writes: what the destination says in its own way.
         read_back: paths of the destination that the way back takes away again; others stay there.
-        added_on_the_way_back: paths that the way back would make up where they are missing.
+        on_the_way_back: what the way back would make up, by path: the value that stood there, None for none.
         dropped: paths of the source that are left out, with the reason.
     """
     dropped = {path: reason for path, reason in (dropped or {}).items() if path in source}
@@ -195,7 +201,7 @@ def _translate(
     writes = [write for write in writes if write.destination not in given_back]
     written = {write.destination: write for write in writes}
     result = Translation()
-    replaced: dict[str, Any] = dict.fromkeys(added_on_the_way_back)
+    replaced: dict[str, Any] = dict(on_the_way_back or {})
     paths: dict[str, Any] = {}
     for path, value in source.items():
         if path in read and path not in written:
