@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from sglang_dspark.demo import build, code_prompts, trained  # noqa: E402
 from sglang_dspark.demo.tokenizer import END  # noqa: E402
+from sglang_dspark.evaluate.counts import Counts  # noqa: E402
 from sglang_dspark.train import corpus  # noqa: E402
 from sglang_dspark.train.picture import load_pyplot  # noqa: E402
 from sglang_dspark.train.target_training import encode_texts  # noqa: E402
@@ -44,23 +45,17 @@ class Row:
     accepted_before_loops: list[int]
 
     @property
+    def counts(self) -> Counts:
+        # The last token of a round is the target's own: a round of n tokens kept n - 1 proposals.
+        return Counts.of_rounds((count - 1 for count in self.accepted), trained.SPEC.block_size)
+
+    @property
     def length(self) -> float:
         return sum(self.accepted) / len(self.accepted)
 
     @property
     def length_before_loops(self) -> float:
         return sum(self.accepted_before_loops) / len(self.accepted_before_loops)
-
-    def kept(self, block_size: int) -> list[float]:
-        """The share of rounds that kept at least the first k proposals."""
-        # The last token of a round is the target's own: a round of n tokens kept n - 1 proposals.
-        positions = range(1, block_size + 1)
-        return [sum(count > position for count in self.accepted) / len(self.accepted) for position in positions]
-
-    def acceptance(self, block_size: int) -> list[float]:
-        """How often proposal k was kept where all before it were."""
-        reached = [1.0, *self.kept(block_size)]
-        return [after / before if before else 0.0 for before, after in zip(reached, reached[1:], strict=False)]
 
 
 def main() -> None:
@@ -168,16 +163,10 @@ def page(rows: Sequence[Row], arguments: argparse.Namespace) -> str:
     positions = range(1, block + 1)
     lines += ["", "Acceptance by position, where every proposal before it was accepted:", ""]
     lines += [f"| prompts | Markov head | {' | '.join(map(str, positions))} |", "|---|---|" + "--:|" * block]
-    lines += [
-        f"| {row.text} | {switch(row)} | " + " | ".join(f"{share:.2f}" for share in row.acceptance(block)) + " |"
-        for row in rows
-    ]
+    lines += [f"| {row.text} | {switch(row)} | " + " | ".join(map(share, row.counts.acceptance)) + " |" for row in rows]
     lines += ["", "Share of the rounds that kept at least so many proposals:", ""]
     lines += [f"| prompts | Markov head | {' | '.join(map(str, positions))} |", "|---|---|" + "--:|" * block]
-    lines += [
-        f"| {row.text} | {switch(row)} | " + " | ".join(f"{share:.2f}" for share in row.kept(block)) + " |"
-        for row in rows
-    ]
+    lines += [f"| {row.text} | {switch(row)} | " + " | ".join(map(share, row.counts.survival)) + " |" for row in rows]
     lines += [
         "",
         "![Acceptance by position](acceptance.png)",
@@ -188,6 +177,10 @@ def page(rows: Sequence[Row], arguments: argparse.Namespace) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def switch(row: Row) -> str:
@@ -202,8 +195,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     for row in rows:
         style = {"color": colours[row.text], "linestyle": "-" if row.markov else ":", "marker": "o"}
         label = f"{row.text}, Markov head {switch(row)} ({row.length:.2f})"
-        axes[0].plot(range(1, block + 1), row.acceptance(block), label=label, **style)
-        axes[1].plot(range(1, block + 1), row.kept(block), label=label, **style)
+        axes[0].plot(range(1, block + 1), row.counts.acceptance, label=label, **style)
+        axes[1].plot(range(1, block + 1), row.counts.survival, label=label, **style)
     axes[0].set_title("accepted, where all before it were")
     axes[1].set_title("share of rounds that keep at least so many")
     for axis in axes:
