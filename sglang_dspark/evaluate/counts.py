@@ -18,16 +18,16 @@ class Counts:
 
     Args:
         kept: entry k is the number of rounds that kept exactly k proposals; gamma + 1 entries.
-        verified: entry v is the number of rounds in which v tokens were verified, the anchor included, where the server
-            says so (confidence scheduling may verify less than was proposed); empty where every round verified all.
+        verified: entry k - 1 is the number of rounds in which the target looked at proposal k; gamma entries. Less than
+            all rounds where the server schedules by confidence, or has stopped drafting for a request.
     """
 
     kept: tuple[int, ...]
-    verified: tuple[int, ...] = ()
+    verified: tuple[int, ...]
 
     @classmethod
     def of_rounds(cls, kept: Iterable[int], gamma: int) -> Counts:
-        """Count rounds given by how many proposals each kept.
+        """Count rounds given by how many proposals each kept, of gamma that were looked at.
 
         Raises:
             ValueError: a round kept less than nothing or more than gamma.
@@ -37,22 +37,30 @@ class Counts:
             if not 0 <= number <= gamma:
                 raise ValueError(f"asked for rounds that kept 0 to {gamma} proposals, found one that kept {number}")
             histogram[number] += 1
-        return cls(tuple(histogram))
+        return cls(tuple(histogram), (sum(histogram),) * gamma)
 
     @classmethod
-    def of_histogram(cls, histogram: Sequence[int], gamma: int, verified: Sequence[int] = ()) -> Counts:
-        """Counts from a histogram that may end before gamma, as SGLang's `spec_correct_drafts_histogram` does.
+    def of_histogram(cls, histogram: Sequence[int], gamma: int, caps: Sequence[int] = ()) -> Counts:
+        """Counts from what SGLang's server says of a request.
+
+        Args:
+            histogram: its `spec_correct_drafts_histogram`, which ends with the largest number that occurred.
+            gamma: proposals a round.
+            caps: its `spec_cap_lens_histogram`: entry n is the number of rounds that verified n tokens, the anchor
+                included; rounds without a cap are left out.
 
         Raises:
-            ValueError: it has entries past gamma.
+            ValueError: a round kept more than gamma.
         """
-        if len(histogram) > gamma + 1 and any(histogram[gamma + 1 :]):
+        if any(histogram[gamma + 1 :]):
             raise ValueError(
                 f"asked for rounds that kept at most {gamma} proposals, found a histogram of {len(histogram)} entries: "
                 f"{list(histogram)}"
             )
-        padded = [*histogram, *[0] * (gamma + 1)][: gamma + 1]
-        return cls(tuple(padded), tuple(verified))
+        rounds = sum(histogram)
+        # A cap of n tokens leaves out the proposals from the n-th on.
+        verified = [rounds - sum(caps[: position + 1]) for position in range(1, gamma + 1)]
+        return cls(tuple([*histogram, *[0] * (gamma + 1)][: gamma + 1]), tuple(verified))
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(_sum(self.kept, other.kept), _sum(self.verified, other.verified))
@@ -86,14 +94,12 @@ class Counts:
     @property
     def verified_length(self) -> float | None:
         """Tokens that a round verified, the anchor included; gamma + 1 where nothing was left out."""
-        if not self.verified:
-            return float(self.gamma + 1) if self.rounds else None
-        return sum(v * n for v, n in enumerate(self.verified)) / sum(self.verified)
+        return 1 + sum(self.verified) / self.rounds if self.rounds else None
 
     @property
     def trimmed(self) -> bool:
         """Whether rounds verified less than was proposed: what was left out counts as not kept."""
-        return any(self.verified[: self.gamma + 1])
+        return any(count < self.rounds for count in self.verified)
 
     def _at_least(self, kept: int) -> int:
         return sum(self.kept[kept:])

@@ -75,7 +75,7 @@ def _set_table(result: SetResult, published: Published | None) -> dict[str, Any]
         "new_tokens": result.new_tokens,
         "rounds": counts.rounds,
         "rounds_by_kept": list(counts.kept),
-        "rounds_by_verified": list(counts.verified),
+        "rounds_that_verified": list(counts.verified),
         "accepted_length": counts.accepted_length,
         "verified_length": counts.verified_length,
         "trimmed": counts.trimmed,

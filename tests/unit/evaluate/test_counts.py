@@ -42,7 +42,7 @@ def test_sums() -> None:
     """Rates of several answers are those of their rounds together, not the mean of the answers' rates."""
     total = Counts.of_rounds([3], gamma=3) + Counts.of_rounds([0, 0, 0], gamma=3)
     assert total.accepted_length == pytest.approx(1.75)
-    assert (Counts((1, 0), (0, 0, 1)) + Counts((1, 1))).verified == (0, 0, 1)
+    assert total.verified == (4, 4, 4)
 
 
 def test_servers_histograms_end_early() -> None:
@@ -51,11 +51,14 @@ def test_servers_histograms_end_early() -> None:
 
 
 def test_trimmed_rounds_are_told() -> None:
-    """Confidence scheduling verified 2 tokens once and all 4 twice."""
-    counts = Counts.of_histogram([1, 1, 0, 1], gamma=3, verified=[0, 0, 1, 0, 2])
+    """Of four rounds one verified 2 tokens, so the anchor and one proposal, one verified all 4, and two had no cap."""
+    counts = Counts.of_histogram([2, 1, 0, 1], gamma=3, caps=[0, 0, 1, 0, 1])
+    assert counts.verified == (4, 3, 3)
     assert counts.trimmed
-    assert counts.verified_length == pytest.approx((2 + 4 + 4) / 3)
-    assert not Counts.of_histogram([1], gamma=3, verified=[0, 0, 0, 0, 1]).trimmed
+    assert counts.verified_length == pytest.approx((2 + 4 + 4 + 4) / 4)
+    assert not Counts.of_histogram([1], gamma=3, caps=[0, 0, 0, 0, 1]).trimmed
+    # Rounds that drafted nothing.
+    assert Counts.of_histogram([2], gamma=3, caps=[0, 2]).verified == (0, 0, 0)
 
 
 @pytest.mark.parametrize("kept", [[4], [-1]])

@@ -53,7 +53,9 @@ def cells(markdown: str, first: str) -> list[list[str]]:
 
 
 def test_acceptance_in_words() -> None:
-    table = acceptance(set_result("gsm8k", Counts.of_rounds([0, 1, 3, 3], 3)), set_result("own", Counts((1, 0, 0, 0))))
+    table = acceptance(
+        set_result("gsm8k", Counts.of_rounds([0, 1, 3, 3], 3)), set_result("own", Counts.of_rounds([0], 3))
+    )
     text = acceptance_markdown(table)
     assert cells(text, "gsm8k") == [
         ["gsm8k", "2", "4", "40", "**2.75**", "6.11"],
@@ -68,15 +70,15 @@ def test_acceptance_in_words() -> None:
 @pytest.mark.parametrize(("model", "name"), [("Qwen/Qwen3-32B", "gsm8k"), ("Qwen/Qwen3-4B", "own")])
 def test_nothing_published_of_this(model: str, name: str) -> None:
     """No column of dashes, and no source that gave nothing."""
-    text = acceptance_markdown(acceptance(set_result(name, Counts((1, 1))), model=model))
+    text = acceptance_markdown(acceptance(set_result(name, Counts.of_rounds([0, 1], 1)), model=model))
     assert "ublished" not in text and cells(text, name)[0] == [name, "2", "2", "40", "**1.50**"]
 
 
 def test_trimmed_rounds_are_said() -> None:
-    text = acceptance_markdown(acceptance(set_result("own", Counts.of_histogram([1, 1], 3, verified=[0, 0, 2]))))
+    text = acceptance_markdown(acceptance(set_result("own", Counts.of_histogram([1, 1], 3, caps=[0, 0, 2]))))
     assert "verified less than was proposed" in text
     assert cells(text, "own")[0] == ["own", "2", "2", "40", "**1.50**", "2.00"]
-    assert "verified less" not in acceptance_markdown(acceptance(set_result("own", Counts((1, 1)))))
+    assert "verified less" not in acceptance_markdown(acceptance(set_result("own", Counts.of_rounds([0, 1], 1))))
 
 
 def test_calibration_in_words() -> None:
@@ -99,7 +101,7 @@ def test_calibration_in_words() -> None:
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    for table in (acceptance(set_result("own", Counts((1, 1)))), calibration()):
+    for table in (acceptance(set_result("own", Counts.of_rounds([0, 1], 1))), calibration()):
         path = tmp_path / "deep" / "r.json"
         results.write(path, table)
         again = results.read(path, table["kind"])
@@ -120,13 +122,13 @@ def test_another_file_is_refused(content: str, tmp_path: Path) -> None:
 def test_without_matplotlib_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(RuntimeError, match=r"pip install 'sglang-dspark\[plot\]'"):
-        picture.draw_acceptance(acceptance(set_result("own", Counts((1, 1)))), tmp_path / "p.png")
+        picture.draw_acceptance(acceptance(set_result("own", Counts.of_rounds([0, 1], 1))), tmp_path / "p.png")
 
 
 def test_pictures(tmp_path: Path) -> None:
     """With gaps: a data set without a published figure, a position that no round reached, an outcome that never was."""
     pytest.importorskip("matplotlib")
-    table = acceptance(set_result("gsm8k", Counts.of_rounds([0, 1, 3], 3)), set_result("own", Counts((1, 0, 0, 0))))
+    table = acceptance(set_result("gsm8k", Counts.of_rounds([0, 1, 3], 3)), set_result("own", Counts.of_rounds([0], 3)))
     picture.draw_acceptance(table, tmp_path / "deep" / "a.png")
     picture.draw_calibration(calibration(), tmp_path / "c.png")
     for path in (tmp_path / "deep" / "a.png", tmp_path / "c.png"):
