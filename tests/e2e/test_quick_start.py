@@ -7,6 +7,7 @@ as the page says, from its sources into an environment of its own, so this also 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +75,7 @@ class Shell:
             block = block.replace(shown, here)
         script = f"set -euo pipefail\n{block}\nenv -0 > .environment\n"
         # A server that ended while it started never answers; timeout ends the block, and the log says why.
-        command = ["timeout", "420", "bash", "-c", script]
+        command = ["timeout", "900", "bash", "-c", script]
         done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}\n{self.log()[-3000:]}"
         lines = (self.folder / ".environment").read_text().split("\0")
@@ -83,6 +85,16 @@ class Shell:
     def log(self) -> str:
         path = self.folder / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+
+def servers(port: int) -> list[int]:
+    """The processes that were started with this port; a shell's background job has no other handle here."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if f"--port\0{port}\0" in path.read_text(errors="replace"):
+                found.append(int(path.parent.name))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +131,12 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     places = {"/models/MiniMax-M3-DSpark": draft, "/models/MiniMax-M3": target, "PORT=30000": f"PORT={port}"}
     shell = Shell(folder, environment, places)
     yield shell
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        if f"--port\0{port}\0" in path.read_text(errors="replace"):
-            os.kill(int(path.parent.name), signal.SIGTERM)
+    for number, seconds in ((signal.SIGTERM, 60), (signal.SIGKILL, 10)):
+        deadline = time.monotonic() + seconds
+        for pid in servers(port):
+            os.kill(pid, number)
+        while servers(port) and time.monotonic() < deadline:
+            time.sleep(0.2)
 
 
 def test_the_page_from_top_to_bottom(shell: Shell) -> None:
