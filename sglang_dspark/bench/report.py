@@ -1,158 +1,92 @@
-"""Markdown tables from rows alone: ``python -m sglang_dspark.bench.report [FILE ...]``."""
+"""Markdown tables and pictures from rows alone. Each kind of benchmark makes its own; here a run's stand together."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from . import rows as row_files
-from .environment import RESULTS
-from .rows import Row, RowError
+from .kernels import picture as kernel_pictures
+from .kernels import report as kernel_tables
+from .rows import Row
+from .serving import picture as serving_picture
 from .serving import report as serving_tables
+from .step_model import picture as model_picture
+from .step_model import report as model_tables
+from .style import save
 
-BASELINE = "sglang"
-NOT_OURS = ("device_copy", BASELINE, "sglang_1_warp")
-MEASURED = "Microseconds on the device, p50 (p20 to p80); {how}. The shares are those of {first}."
-STATED = "Floor times in microseconds at the peak bandwidth that the vendor states: stated, not measured."
-# Benchmarks whose tables are not a time a case.
-OWN_TABLES = {"serving": serving_tables.markdown}
-# Of the case's facts, these are shown in every table's title, and the others where they vary.
-TITLE_KEYS = ("pool_dtype",)
+PAGE = "bench-results.md"
+PAGE_HEAD = """# Benchmark results
+
+Made from rows by `sglang-dspark bench report`; [benchmarks.md](benchmarks.md) says what they mean. Change rows, not
+this page."""
+# Of the benchmarks that are not kernels': their tables, what one picture is about, and what draws it.
+OWN: dict[str, tuple[Callable[[list[Row]], Iterator[str]], Callable[[Row], str], Callable[[list[Row], Path], None]]] = {
+    "serving": (serving_tables.markdown, lambda row: row.preset, serving_picture.draw),
+    "step_model": (model_tables.markdown, model_tables.question, model_picture.draw),
+}
 
 
 def markdown(rows: Iterable[Row]) -> str:
     """Every run's tables, in the order of the rows."""
+    return "\n\n".join(part for of_run in _runs(rows) for part in _run(of_run))
+
+
+def _runs(rows: Iterable[Row]) -> list[list[Row]]:
     runs: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         runs.setdefault((row.run.device["name"], row.run.started), []).append(row)
-    return "\n\n".join(part for of_run in runs.values() for part in _run(of_run))
+    return list(runs.values())
 
 
 def _run(rows: list[Row]) -> Iterator[str]:
-    run, measured = rows[0].run, rows[0].measured
+    run = rows[0].run
     device, versions = run.device, ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    what = f"Measured on {device['name']}" if measured else "Stated, not measured"
+    what = f"Measured on {device['name']}" if any(row.measured for row in rows) else "Not measured"
     yield f"## {what}, {run.started[:10]}"
-    facts = f"`{run.command}` at commit {run.commit}; {versions}"
-    yield f"{device['arch']}, driver {device['driver']}; {facts}" if measured else facts
-    if of_device := [row for row in rows if row.benchmark == "device"]:
-        yield "\n".join(f"- {_device_line(row)}" for row in of_device)
-    tables: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if row.benchmark != "device" and row.benchmark not in OWN_TABLES:
-            tables.setdefault(_title(row), []).append(row)
-    for benchmark, parts in OWN_TABLES.items():
+    yield f"{device['arch']}, driver {device['driver']}; `{run.command}` at commit {run.commit}; {versions}"
+    for benchmark, (parts, _, _) in OWN.items():
         if of_benchmark := [row for row in rows if row.benchmark == benchmark]:
             yield from parts(of_benchmark)
-    for title, of_table in tables.items():
-        yield f"### {', '.join(title)}"
-        yield _timings(of_table) if measured else _floors(of_table)
+    if of_kernels := [row for row in rows if row.benchmark not in OWN]:
+        yield from kernel_tables.markdown(of_kernels)
 
 
-def _title(row: Row) -> tuple[str, ...]:
-    facts = [f"{key.replace('_', ' ')} {row.case[key]}" for key in TITLE_KEYS if key in row.case]
-    conditions = [f"{key} {row.how[key]}" for key in ("mode", "cache") if key in row.how]
-    return row.benchmark, *facts, *conditions
+def write(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Write ``bench-results.md`` and its pictures, ``bench-*.png``, into a folder; return what was written.
+
+    Raises:
+        RuntimeError: matplotlib is not installed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    page, written = folder / PAGE, []
+    parts = [PAGE_HEAD]
+    for of_run in _runs(rows):
+        parts += _run(of_run)
+        for name, draw in _pictures(of_run):
+            path = folder / f"bench-{_slug(of_run[0], name)}.png"
+            draw(path)
+            written.append(path)
+            parts.append(f"![{name}]({path.name})")
+    page.write_text("\n\n".join(parts) + "\n")
+    return [page, *written]
 
 
-def _timings(rows: list[Row]) -> str:
-    subjects = list(dict.fromkeys(row.subject for row in rows))
-    # Ours first, in the platform's order.
-    subjects.sort(key=lambda name: NOT_OURS.index(name) + 1 if name in NOT_OURS else 0)
-    first = subjects[0]
-    keys, lines = _lines(rows)
-    body = []
-    for facts, of_line in lines.items():
-        cells = [_spread(of_line[name]) if name in of_line else "" for name in subjects]
-        body.append([*facts, _bytes(next(iter(of_line.values()))), *cells, *_shares(of_line, first)])
-    head = [
-        *keys,
-        "MB moved",
-        *subjects,
-        "of copy bandwidth",
-        "of a copy as big",
-        "of stated peak",
-        f"{BASELINE} / {first}",
-    ]
-    counts = sorted({int(row.how["repetitions"]) for row in rows if "repetitions" in row.how})
-    spread = " to ".join(str(count) for count in sorted({counts[0], counts[-1]})) if counts else "unknown"
-    how = f"repetitions a case: {spread}"
-    if trimmed := sum(bool(row.how.get("trimmed")) for row in rows):
-        how += f", trimmed by the time budget in {trimmed} of {len(rows)} cases"
-    return f"{MEASURED.format(how=how, first=first)}\n\n{table(head, body)}"
+def _pictures(rows: list[Row]) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    """Of one run: a name, and what writes the picture to a path."""
+    for benchmark, (_, key, draw) in OWN.items():
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            if row.benchmark == benchmark:
+                groups.setdefault(key(row), []).append(row)
+        for number, group in enumerate(groups.values()):
+            yield f"{benchmark}-{group[0].preset}" + (f"-{number + 1}" if number else ""), partial(draw, group)
+    if of_kernels := [row for row in rows if row.benchmark not in OWN]:
+        for name, figure in kernel_pictures.pictures(of_kernels):
+            yield name, partial(save, figure)
 
 
-def _floors(rows: list[Row]) -> str:
-    subjects = list(dict.fromkeys(row.subject for row in rows))
-    keys, lines = _lines(rows)
-    body = []
-    for facts, of_line in lines.items():
-        floors = [f"{of_line[name].figures['floor_us']:.3g}" if name in of_line else "" for name in subjects]
-        body.append([*facts, _bytes(next(iter(of_line.values()))), *floors])
-    return f"{STATED}\n\n{table([*keys, 'MB moved', *subjects], body)}"
-
-
-def _lines(rows: list[Row]) -> tuple[list[str], dict[tuple[str, ...], dict[str, Row]]]:
-    """The case's facts that vary, and the rows of each combination by subject (the last one wins)."""
-    keys = [key for key in rows[0].case if len({row.case.get(key) for row in rows}) > 1]
-    lines: dict[tuple[str, ...], dict[str, Row]] = {}
-    for row in rows:
-        lines.setdefault((row.preset, *(str(row.case.get(key, "")) for key in keys)), {})[row.subject] = row
-    return ["preset", *keys], lines
-
-
-def _shares(of_line: dict[str, Row], first: str) -> list[str]:
-    figures = of_line[first].figures if first in of_line else {}
-    names = ("copy_bandwidth_share", "same_copy_share", "stated_peak_share")
-    shares = [f"{figures[name]:.0%}" if name in figures else "" for name in names]
-    if not figures or BASELINE not in of_line:
-        return [*shares, ""]
-    return [*shares, f"{of_line[BASELINE].figures['p50_us'] / figures['p50_us']:.2f}"]
-
-
-def _spread(row: Row) -> str:
-    figures = row.figures
-    return f"{figures['p50_us']:.1f} ({figures['p20_us']:.1f} to {figures['p80_us']:.1f})"
-
-
-def _bytes(row: Row) -> str:
-    return f"{row.figures['moved_bytes'] / 1e6:.3g}"
-
-
-def _device_line(row: Row) -> str:
-    if row.subject == "event_pair":
-        return f"Two time stamps with nothing between them: {_spread(row)} us, contained in every time below."
-    rate = f"{row.figures['bandwidth_gb_per_s']:.0f} GB/s"
-    return f"A copy that moves {_bytes(row)} MB: {rate}, the measured copy bandwidth."
-
-
-def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables; status 1 when there is no row, or one that cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m sglang_dspark.bench.report", description=__doc__)
-    parser.add_argument("files", nargs="*", type=Path, help="row files; default: every one in benchmarks/results")
-    files = parser.parse_args(arguments).files or sorted(RESULTS.glob("*.jsonl"))
-    try:
-        rows = row_files.read(files)
-    except (OSError, RowError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    if not rows:
-        print(
-            f"no rows: {RESULTS} has no *.jsonl yet (sglang-dspark bench kernels, on a GPU)",
-            file=sys.stderr,
-        )
-        return 1
-    print(markdown(rows))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def _slug(row: Row, name: str) -> str:
+    device = str(row.how.get("device", row.run.device["name"]))
+    return re.sub(r"[^a-z0-9]+", "-", f"{device}-{row.run.started[:10]}-{name}".lower()).strip("-")

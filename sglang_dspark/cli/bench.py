@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sglang_dspark.cli import bench_kernels, bench_serving
+from sglang_dspark.cli import bench_kernels, bench_model, bench_report, bench_serving
 
 
 def add_parser(commands: Any) -> None:
@@ -24,3 +24,5 @@ def add_parser(commands: Any) -> None:
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     bench_kernels.add_parser(benchmarks)
     bench_serving.add_parser(benchmarks)
+    bench_model.add_parser(benchmarks)
+    bench_report.add_parser(benchmarks)

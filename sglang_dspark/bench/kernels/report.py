@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from sglang_dspark.bench import rows as row_files
+from sglang_dspark.bench.markdown import table
 from sglang_dspark.bench.rows import Row
 
 DEVICE, EVENT_PAIR = "device", "event_pair"
 BASELINE = "sglang"
-NOT_OURS = ("device_copy", BASELINE, "sglang_1_warp")
+NOT_OURS = ("device_copy", BASELINE, "sglang_1_warp", "unfused")
 NOT_A_SPEED = "From a CPU: this shows that the benchmark works and the backends agree. It is not a performance figure."
 MEASURED = "Microseconds on the device, p50 (p20 to p80); {how}. The shares are those of {first}."
 STATED = "Floor times in microseconds at the peak bandwidth that the vendor states: arithmetic, not measured."
@@ -178,9 +179,3 @@ def _device_line(row: Row) -> str:
         return f"Two time stamps with nothing between them: {_spread(row)} us, contained in every time below."
     rate = f"{row.figures['bandwidth_gb_per_s']:.0f} GB/s"
     return f"A copy that moves {_bytes(row)} MB: {rate}, the measured copy bandwidth."
-
-
-def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

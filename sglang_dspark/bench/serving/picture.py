@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_dspark.bench.rows import Row
-from sglang_dspark.bench.style import GREY, SERIES, finish, load_pyplot, title_of
+from sglang_dspark.bench.style import GREY, SERIES, finish, load_pyplot, save, title_of
 
 from .run import DSPARK, PLAIN
 
@@ -29,18 +29,17 @@ def draw(rows: list[Row], path: Path) -> None:
         for number, subject in enumerate(subjects):
             _curve(axis, [row for row in rows if row.subject == subject], figure_name, number)
         axis.set_xlabel(label)
+        axis.margins(x=0.08, y=0.06)
         axis.set_xlim(left=0)
         axis.set_ylim(bottom=0)
     axes[0].set_ylabel("output tokens per second, all requests together")
     axes[0].annotate("better", (0.06, 0.94), (0.2, 0.82), **_ARROW)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(subjects), frameon=False)
     asked = rows[0].case
-    lengths = " to ".join(f"{asked[key]} tokens" for key in ("input_tokens", "output_tokens") if key in asked)
-    finish(
-        figure, title_of(rows[0]), f"{asked['data']}, {lengths} each; numbers at the points: requests at once", rows[0]
-    )
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    lengths = f"prompts of {asked['input_tokens']} tokens, " if "input_tokens" in asked else ""
+    lengths += f"answers of {asked['output_tokens']}"
+    finish(figure, title_of(rows[0]), f"{asked['data']}, {lengths}; numbers at the points: requests at once", rows[0])
+    save(figure, path)
 
 
 _ARROW: dict[str, Any] = {
@@ -60,5 +59,5 @@ def _curve(axis: Any, rows: list[Row], figure_name: str, number: int) -> None:
     label = f"{subject} (text is wrong)" if forced else subject
     axis.plot(across, up, "--o" if forced else "-o", color=colour, label=label, markersize=5)
     for x, y, row in zip(across, up, rows, strict=True):
-        place = {"textcoords": "offset points", "xytext": (6, -11), "fontsize": 8, "color": colour}
+        place = {"textcoords": "offset points", "xytext": (7, -3), "fontsize": 8, "color": colour}
         axis.annotate(str(row.case["concurrency"]), (x, y), **place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sglang_dspark.bench.markdown import table
 from sglang_dspark.bench.rows import Row
 
 from .run import PLAIN
@@ -40,12 +41,6 @@ def markdown(rows: list[Row]) -> Iterator[str]:
 
 
 VARYING = ("concurrency", "requests")
-
-
-def table(head: Iterable[str], body: Iterable[Iterable[str]]) -> str:
-    """A Markdown table."""
-    head = list(head)
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
 
 
 def _line(row: Row, plain: Row | None) -> list[str]:

@@ -153,6 +153,7 @@ HOST_SIDE: dict[str, dict[str, Any]] = {
     },
     "triton.language": {"constexpr": _Constexpr},
     "triton.experimental.gluon": {"jit": _jit},
+    "IPython": {"get_ipython": lambda: None, "version_info": (9, 0, 0)},  # matplotlib asks: no shell is running
     "triton.knobs": {"compilation": None},  # SGLang's triton_load_watch reads: a Triton without these hooks
 }
 

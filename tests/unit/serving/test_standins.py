@@ -47,6 +47,9 @@ def askers(tmp_path: Path) -> Path:
             @functools.lru_cache
             def is_torchvision_available():
                 return importlib.util.find_spec("torchvision") is not None
+            @functools.lru_cache
+            def is_datasets_available():
+                return importlib.util.find_spec("datasets") is not None
             """,
     }
     folder = tmp_path / "askers"
@@ -108,6 +111,7 @@ def test_the_watch_on_kernel_loads_finds_no_hooks(form: str, askers: Path) -> No
         ("kernel[(1,)](0)", "the Triton kernel __main__.kernel"),
         ("import sgl_kernel; sgl_kernel.rmsnorm(0)", "sgl_kernel.rmsnorm"),
         ("import torchvision; torchvision.ops.nms(0)", "torchvision.ops.nms"),
+        ("from datasets import load_dataset; load_dataset('x')", "datasets.load_dataset"),
     ],
 )
 def test_a_stand_in_that_is_used_says_what_it_is(launch: str, name: str, askers: Path) -> None:
@@ -130,14 +134,19 @@ def test_torch_and_transformers_go_on_believing_the_packages_are_absent(askers: 
     """Asked before or after SGLang imported the stand-ins; else torch compiles Triton code and transformers builds
     torchvision image processors."""
     after = """
-import triton, torchvision
+import triton, torchvision, datasets
 from torch.utils._triton import has_triton_package
-from transformers.utils.import_utils import is_torchvision_available
-print(has_triton_package(), is_torchvision_available())
+from transformers.utils.import_utils import is_datasets_available, is_torchvision_available
+print(has_triton_package(), is_torchvision_available(), is_datasets_available())
 """
-    before = after.replace("import triton, torchvision\n", "") + after
-    assert run(after, askers) == "False False"
-    assert run(before, askers) == "False False\nFalse False"
+    before = after.replace("import triton, torchvision, datasets\n", "") + after
+    assert run(after, askers) == "False False False"
+    assert run(before, askers) == "False False False\nFalse False False"
+
+
+def test_there_is_no_shell() -> None:
+    """matplotlib asks IPython for the running one as soon as somebody has imported it, and looks at its version."""
+    assert run("import IPython; print(IPython.get_ipython(), IPython.version_info[:2] >= (8, 24))") == "None True"
 
 
 @pytest.mark.parametrize("package", standins.PACKAGES)
@@ -145,7 +154,7 @@ def test_a_question_is_answered_with_the_truth(package: str) -> None:
     assert run(f"import importlib.util; print(importlib.util.find_spec({package!r}))") == "None"
 
 
-@pytest.mark.parametrize("package", ["triton", "torchvision", "IPython"])
+@pytest.mark.parametrize("package", ["triton", "torchvision", "IPython", "datasets"])
 def test_an_installed_package_wins(package: str, tmp_path: Path) -> None:
     write(tmp_path, {f"{package}/__init__.py": "origin = 'real'"})
     assert run(f"import {package}; print({package}.origin)", tmp_path) == "real"
