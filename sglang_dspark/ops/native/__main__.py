@@ -5,6 +5,7 @@ Without names, every architecture whose compiler is on this machine. A name whos
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 
@@ -32,7 +33,9 @@ def main(wanted: list[str]) -> int:
             continue
         for older in code.PREBUILT.glob(f"{source}-{arch}-*"):
             older.unlink()
-        shutil.copyfile(built, target)
+        # Whole or not at all, as in the cache: a killed build must not travel in a wheel.
+        shutil.copyfile(built, unfinished := target.with_name(f".{target.name}"))
+        os.replace(unfinished, target)
         print(f"{source} for {arch}: {target}")
     return int(failed)
 
