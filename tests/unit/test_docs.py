@@ -122,3 +122,14 @@ def test_commands_that_pages_name_exist(capsys) -> None:
     named = {page: set(re.findall(r"`sglang-dspark ([a-z]+)\b", page.read_text(encoding="utf-8"))) for page in pages}
     assert {page.name: words - commands for page, words in named.items() if words - commands} == {}
     assert set(re.findall(r"^\| `sglang-dspark ([a-z]+)`", front.read_text(encoding="utf-8"), flags=re.M)) == commands
+
+
+def test_pages_that_messages_name_exist() -> None:
+    """A log line that sends its reader to a heading that was renamed is a dead end."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "sglang_dspark").rglob("*.py"))
+    named = set(re.findall(r"docs/([\w-]+\.md)(?:#([\w-]+))?", sources))
+    assert ("troubleshooting.md", "the-accepted-length-stays-near-1") in named
+    for page, anchor in named:
+        headings = re.findall(r"^#+ (.+)$", (DOCS / page).read_text(encoding="utf-8"), flags=re.M)
+        slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in slugs, f"docs/{page}#{anchor}"
