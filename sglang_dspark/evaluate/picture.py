@@ -8,6 +8,8 @@ from typing import Any
 
 from sglang_dspark.train.picture import load_pyplot
 
+# A bin of fewer rounds is drawn by chance more than by the head; the errors count it all the same.
+FEWEST_ROUNDS = 10
 # Positions that a reliability diagram has room for.
 MOST_PANELS = 8
 
@@ -44,7 +46,7 @@ def draw_acceptance(table: Mapping[str, Any], path: Path) -> None:
         axis.set_xticks(range(1, gamma + 1))
         axis.set_ylim(0, 1)
         axis.grid(alpha=0.3)
-    right.legend(fontsize="small")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     _save(pyplot, figure, path)
 
 
@@ -69,7 +71,8 @@ def draw_calibration(table: Mapping[str, Any], path: Path) -> None:
         for key, label in (("before", "as trained"), ("after", "with temperatures")):
             bins = one[f"reliability_{key}"]
             ece = f"{100 * one[f'ece_{key}']:.1f}%"
-            predicted, observed, counts = zip(*bins, strict=True)
+            shown = [one_bin for one_bin in bins if one_bin[2] >= FEWEST_ROUNDS] or bins
+            predicted, observed, counts = zip(*shown, strict=True)
             sizes = [8 + 120 * count / sum(counts) for count in counts]
             (line,) = axis.plot(predicted, observed, linewidth=1.2, label=f"{label}: ECE {ece}")
             axis.scatter(predicted, observed, s=sizes, color=line.get_color())
