@@ -53,6 +53,6 @@ def pytest_terminal_summary(terminalreporter, config):
     if missing := missing_executors(config):
         terminalreporter.line("FAILED, required and did not run: " + ", ".join(missing), red=True)
     if figures := config.stash[FIGURES]:
-        terminalreporter.section("emulated figures")
+        terminalreporter.section("figures")
         for name in sorted(figures):
             terminalreporter.write_line(f"{name}: {figures[name]}")
