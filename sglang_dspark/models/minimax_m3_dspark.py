@@ -50,6 +50,9 @@ _FUSED = (
 class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
     """SGLang's draft model with this plugin's loader and context KV writer."""
 
+    # Read by SGLang's loader: never a pickle, whatever lies beside the safetensors or in their place.
+    fall_back_to_pt_during_load = False
+
     def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
         """Build this rank's part of the draft.
 

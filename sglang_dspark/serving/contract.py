@@ -96,6 +96,16 @@ HOST_SYMBOLS = (
     ),
     HostSymbol("sglang.srt.configs.minimax_vl:configure_minimax_m3_dspark", "reads the released layout", ("config",)),
     HostSymbol(
+        "sglang.srt.utils.hf_transformers.config:HfModelConfigParser.parse",
+        "a draft's config is read as SGLang will read it",
+        ("model", "trust_remote_code", "revision"),
+    ),
+    HostSymbol("sglang.srt.utils.hf_transformers.common:get_rope_config", "where SGLang finds rope_theta", ("config",)),
+    HostSymbol("sglang.srt.arg_groups.fields.spec:Spec.speculative_draft_load_format", "drafts are safetensors alone"),
+    HostSymbol(
+        "sglang.srt.model_loader.loader:DefaultModelLoader.Source.fall_back_to_pt", "drafts are safetensors alone"
+    ),
+    HostSymbol(
         "sglang.srt.models.dspark_minimax:DSparkMiniMaxDraftModel.load_weights", "overridden", ("self", "weights"), True
     ),
     HostSymbol("sglang.srt.models.dspark_minimax:MiniMaxDraftBackbone.project_target_hidden", "fc and its norm"),

@@ -6,9 +6,13 @@ show only as an accepted length near 1. Only MiniMax-M3 targets are checked; oth
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+from sglang.srt.configs.minimax_vl import configure_minimax_m3_dspark
+from sglang.srt.utils.hf_transformers.common import get_rope_config
+from sglang.srt.utils.hf_transformers.config import HfModelConfigParser
 from transformers import PretrainedConfig
 
 from sglang_dspark.checkpoints import (
@@ -23,6 +27,7 @@ from sglang_dspark.checkpoints import (
 from sglang_dspark.checkpoints.target import TARGET_ARCHITECTURES
 from sglang_dspark.checkpoints.tensors import account
 from sglang_dspark.checkpoints.translate import SOURCE_LAYOUT_KEY, released_config
+from sglang_dspark.serving import hf_config
 
 
 def is_ours(target_config: PretrainedConfig) -> bool:
@@ -60,12 +65,64 @@ def check_draft(path: str, revision: str | None, target: TargetFacts, tp_size: i
     if SOURCE_LAYOUT_KEY in raw:
         problem = f"{SOURCE_LAYOUT_KEY}: the plugin's own note beside a translated config, found in a file; remove it"
         raise CheckpointError(path, [problem])
+    _require_sglang_reads_the_same(path, revision, config)
     problems = config.problems_with_target(target) + config.problems_with_tensor_parallel(tp_size)
     if folder.is_dir():
         problems += account(config, read_tensor_shapes(folder))
     if problems:
         raise CheckpointError(path, problems)
     return config
+
+
+def _require_sglang_reads_the_same(path: str, revision: str | None, config: DraftConfig) -> None:
+    """Read the config as SGLang will, and hold the result to what was checked.
+
+    transformers gives some keys a meaning of its own and SGLang reads others first, so that a checked file may become
+    another draft, or a traceback in a child process.
+
+    Raises:
+        CheckpointError: they cannot read it, or read another draft.
+    """
+    hf_config.register()
+    try:
+        read = configure_minimax_m3_dspark(
+            HfModelConfigParser().parse(path, trust_remote_code=False, revision=revision)
+        )
+        rope_theta, _ = get_rope_config(read)
+        theirs = parse_draft_config(read.to_dict(), path)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        problem = f"config.json cannot be read by SGLang ({_first_line(error)}); remove what does not belong to a draft"
+        raise CheckpointError(path, [problem]) from error
+    ours, theirs = dataclasses.asdict(config), dataclasses.asdict(theirs) | {"rope_theta": rope_theta}
+    problems = [
+        f"{key}: {ours[key]!r} in config.json, and {theirs[key]!r} where SGLang reads it; say it once"
+        for key in ours
+        if key != "layout" and ours[key] != theirs[key]
+    ]
+    if problems:
+        raise CheckpointError(path, problems)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def safetensors_only(load_format: str) -> str:
+    """The load format a draft gets where `load_format` was asked for: none that goes on to pickles.
+
+    "auto" takes *.bin and *.pt where it finds no safetensors, which a repository on the hub may have arranged.
+
+    Raises:
+        ValueError: pickles were asked for by name.
+    """
+    if load_format in ("pt", "npcache"):
+        raise ValueError(
+            f"load format {load_format!r}: a MiniMax-M3 draft is loaded from safetensors alone, never from pickles; "
+            "pass --speculative-draft-load-format safetensors"
+        )
+    return "safetensors" if load_format == "auto" else load_format
 
 
 def _hub_config(path: str, revision: str | None) -> dict[str, Any]:
@@ -76,7 +133,7 @@ def _hub_config(path: str, revision: str | None) -> dict[str, Any]:
             path,
             [
                 "asked for a draft checkpoint; there is no such folder here, and the hub gave no config of that name "
-                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the path"
+                f"({_first_line(error)}); check the path"
             ],
         ) from error
     if not raw:

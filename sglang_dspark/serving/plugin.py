@@ -156,6 +156,10 @@ def _around_handle_dspark(original: Callable[[Any], None], server_args: Any) -> 
     if not named:
         # SGLang has found it beside the target.
         _check_draft(server_args)
+    load_format = arguments.speculative_draft_load_format or arguments.load_format
+    declare_resolution(
+        server_args, "sglang_dspark", speculative_draft_load_format=draft_check.safetensors_only(load_format)
+    )
     # Without this the draft would take over the target's --quantization; its own config says what it is.
     if not arguments._speculative_draft_quantization_explicitly_set:
         declare_resolution(server_args, "sglang_dspark", speculative_draft_model_quantization=None)

@@ -175,10 +175,10 @@ def test_a_hub_draft_is_read_at_its_revision(pair: DemoPair, monkeypatch) -> Non
     monkeypatch.setattr(
         draft_check.PretrainedConfig,
         "get_config_dict",
-        lambda path, revision: asked.append((path, revision)) or (raw, {}),
+        lambda path, revision, **_: asked.append((path, revision)) or (dict(raw), {}),
     )
     assert check_draft("someone/draft", "v2", facts(pair), 1).vocab_size == 8
-    assert asked == [("someone/draft", "v2")]
+    assert set(asked) == {("someone/draft", "v2")}
 
 
 def test_whose_drafts_are_ours() -> None:
@@ -214,6 +214,8 @@ class Hooked:
             "attn_dp_size": 1,
             "attn_cp_size": 1,
             "_speculative_draft_quantization_explicitly_set": False,
+            "load_format": "auto",
+            "speculative_draft_load_format": None,
         }
         self.arguments = SimpleNamespace(**defaults | arguments)
         config = PretrainedConfig(
@@ -248,7 +250,7 @@ def test_a_named_draft_is_checked_before_sglang_opens_it(monkeypatch) -> None:
     hooked = Hooked(monkeypatch, "MiniMaxM3SparseForCausalLM")
     hooked.run()
     assert hooked.calls == ["limits", "check draft", "open", "resolve"]
-    assert hooked.declared == {"speculative_draft_model_quantization": None}
+    assert hooked.declared["speculative_draft_model_quantization"] is None
 
 
 def test_a_draft_that_sglang_finds_is_checked_then(monkeypatch) -> None:
@@ -270,7 +272,35 @@ def test_a_quantisation_asked_for_is_kept(monkeypatch) -> None:
     """Fault 13. The target's --quantization is not the draft's; one that was asked for the draft is."""
     hooked = Hooked(monkeypatch, "MiniMaxM3SparseForCausalLM", _speculative_draft_quantization_explicitly_set=True)
     hooked.run()
-    assert hooked.declared == {}
+    assert "speculative_draft_model_quantization" not in hooked.declared
+
+
+@pytest.mark.parametrize(
+    ("load_format", "of_the_draft", "declared"),
+    [
+        ("auto", None, "safetensors"),
+        ("auto", "dummy", "dummy"),
+        ("pt", "safetensors", "safetensors"),
+        ("runai_streamer", None, "runai_streamer"),
+        ("fastsafetensors", "auto", "safetensors"),
+    ],
+)
+def test_a_draft_is_never_loaded_from_pickles(monkeypatch, load_format, of_the_draft, declared) -> None:
+    """SGLang's "auto" goes on to *.bin and *.pt where it finds no safetensors, in a hub repository for one."""
+    hooked = Hooked(
+        monkeypatch,
+        "MiniMaxM3SparseForCausalLM",
+        load_format=load_format,
+        speculative_draft_load_format=of_the_draft,
+    )
+    hooked.run()
+    assert hooked.declared["speculative_draft_load_format"] == declared
+
+
+@pytest.mark.parametrize("asked", [{"load_format": "pt"}, {"speculative_draft_load_format": "npcache"}])
+def test_pickles_that_are_asked_for_are_refused(monkeypatch, asked: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="from safetensors alone, never from pickles; pass --speculative-draft-load"):
+        Hooked(monkeypatch, "MiniMaxM3SparseForCausalLM", **asked).run()
 
 
 def test_other_targets_are_left_to_sglang(monkeypatch) -> None:
