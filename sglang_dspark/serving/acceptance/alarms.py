@@ -23,7 +23,7 @@ _NO_PROPOSALS = (
     "step-cost table (--speculative-dspark-sps-table-path) or SGLANG_RAGGED_VERIFY_MODE leaves no budget for "
     "proposals; the confidence head predicts that nothing survives, or its temperatures "
     "(--speculative-dspark-confidence-sts-path) belong to another draft; a kernel of the draft is missing here. "
-    "See docs/troubleshooting.md#nothing-is-proposed"
+    "See docs/troubleshooting.md#fault-2"
 )
 _LOW_ACCEPTANCE = (
     "sglang-dspark: the mean accepted length was {length:.2f} over the last {rounds} rounds (1 is nothing accepted), "
@@ -31,7 +31,8 @@ _LOW_ACCEPTANCE = (
     "target_layer_ids; its block_size or sample_from_anchor is not what it was trained with; fp8 KV caches without "
     "scales; the sampling kernels are missing on this platform, so that drafts are greedy where requests sample; or "
     "the prompts are unlike what the draft was trained on, for which SGLANG_DSPARK_DRAFTING=auto stops drafting where "
-    "it loses. Check the draft with `sglang-dspark convert --check`. See docs/troubleshooting.md#little-is-accepted"
+    "it loses. Check the draft with `sglang-dspark convert --check`. "
+    "See docs/troubleshooting.md#the-accepted-length-stays-near-1"
 )
 
 

@@ -39,19 +39,17 @@ class Counters:
         self._clear()
 
     def _clear(self) -> None:
-        # Index k: rounds with k proposals verified, and with k accepted.
-        self._proposed = [0] * (self.gamma + 1)
-        self._accepted = [0] * (self.gamma + 1)
+        # Rounds by the number of proposals verified, and by the number accepted.
+        self._proposed: Counter[int] = Counter()
+        self._accepted: Counter[int] = Counter()
         self._drafted = self._undrafted = self._verified_tokens = 0
         self._steps_with_draft = self._steps_without_draft = 0
         self._changes: Counter[str] = Counter()
 
     def add(self, rounds: Rounds, *, draft_ran: bool) -> None:
         """Count one step."""
-        for proposed in rounds.proposed:
-            self._proposed[proposed] += 1
-        for accepted in rounds.accepted:
-            self._accepted[accepted] += 1
+        self._proposed.update(rounds.proposed)
+        self._accepted.update(rounds.accepted)
         drafted = sum(rounds.drafted)
         self._drafted += drafted
         self._undrafted += len(rounds.drafted) - drafted
@@ -70,8 +68,8 @@ class Counters:
         counts = Counts(
             self._drafted,
             self._undrafted,
-            reached(self._proposed, self.gamma),
-            reached(self._accepted, self.gamma),
+            self._reached(self._proposed),
+            self._reached(self._accepted),
             self._verified_tokens,
             self._steps_with_draft,
             self._steps_without_draft,
@@ -79,3 +77,6 @@ class Counters:
         )
         self._clear()
         return counts
+
+    def _reached(self, rounds: Counter[int]) -> list[int]:
+        return reached([rounds[number] for number in range(self.gamma + 1)], self.gamma)

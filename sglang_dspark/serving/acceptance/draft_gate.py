@@ -63,12 +63,13 @@ class DraftGate:
 
     def propose(self, *, batch: Any, **arguments: Any) -> Any:
         """SGLang's proposal, without those of stopped requests; placeholders where all have stopped."""
-        stopped = [not wants_draft(req, self._policy) for req in batch.reqs]
+        switches = [switch_of(req, self._policy) for req in batch.reqs]
+        stopped = [switch is not None and not switch.wants_draft for switch in switches]
         if stopped and all(stopped):
-            self._facts = StepFacts(drafted=False, stopped=stopped)
+            self._facts = StepFacts(drafted=False, stopped=stopped, switched=True)
             return self._placeholder_proposal(**arguments)
         proposal = self._propose(batch=batch, **arguments)
-        self._facts = StepFacts()
+        self._facts = StepFacts(switched=any(switch is not None for switch in switches))
         if self._compact and any(stopped):
             self._facts.stopped = stopped
             proposal = without_confidence(proposal, stopped)
@@ -140,15 +141,14 @@ class DraftGate:
         return RaggedVerifyLayout.from_verify_lens(verify_lens_cpu=lengths, device=arguments["device"], grid=grid)
 
 
-def wants_draft(req: Any, policy: DraftingPolicy) -> bool:
-    """Whether a request's next round should have proposals; its switch is made when it is first asked."""
-    switch: DraftingSwitch | None = getattr(req, SWITCH, None)
-    if switch is None:
-        if hasattr(req, SWITCH):
-            return True
+def switch_of(req: Any, policy: DraftingPolicy) -> DraftingSwitch | None:
+    """A request's switch, made when it is first asked for; None where the request always drafts."""
+    try:
+        switch: DraftingSwitch | None = getattr(req, SWITCH)
+    except AttributeError:
         switch = new_switch(policy, request_mode(req.sampling_params))
         setattr(req, SWITCH, switch)
-    return switch is None or switch.wants_draft
+    return switch
 
 
 def without_confidence(proposal: Any, stopped: Sequence[bool]) -> Any:

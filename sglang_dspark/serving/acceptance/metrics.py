@@ -50,6 +50,7 @@ class Metrics:
         self._survival = self._counter("survival", "Sampled proposals, by predicted survival.", *cells)
         self._predicted = self._counter("survival_predicted", "Sum of their predicted survivals.", *cells)
         self._survived = self._counter("survival_accepted", "How many of them were accepted.", *cells)
+        self._cells: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Any:
         return self._class(f"{PREFIX}{name}_total", documentation, labelnames=[*self._labels, *labels])
@@ -77,10 +78,19 @@ class Metrics:
     def export_calibration(self, cells: Iterable[Cell]) -> None:
         """Add sampled proposals."""
         for cell in cells:
-            labels = {"position": cell.position, "bin": bin_name(cell.bin)}
-            self._bound(self._survival, **labels).inc(cell.count)
-            self._bound(self._predicted, **labels).inc(cell.predicted)
-            self._bound(self._survived, **labels).inc(cell.accepted)
+            survival, predicted, survived = self._cell(cell.position, cell.bin)
+            survival.inc(cell.count)
+            predicted.inc(cell.predicted)
+            survived.inc(cell.accepted)
+
+    def _cell(self, position: int, index: int) -> tuple[Any, Any, Any]:
+        """The three counters of a cell, looked up by their labels only once."""
+        if (position, index) not in self._cells:
+            labels = {"position": position, "bin": bin_name(index)}
+            counters = (self._survival, self._predicted, self._survived)
+            survival, predicted, survived = (self._bound(counter, **labels) for counter in counters)
+            self._cells[position, index] = survival, predicted, survived
+        return self._cells[position, index]
 
     def count_alarm(self, kind: str) -> None:
         """Count a warning."""

@@ -17,12 +17,14 @@ from sglang_dspark.serving.acceptance.calibration import SurvivalBins
 from sglang_dspark.serving.acceptance.counters import Counters, Counts
 from sglang_dspark.serving.acceptance.draft_gate import SWITCH
 from sglang_dspark.serving.acceptance.metrics import Metrics
-from sglang_dspark.serving.acceptance.rounds import StepFacts, read_step
+from sglang_dspark.serving.acceptance.rounds import Rounds, StepFacts, read_step
 
 logger = logging.getLogger(__name__)
 
-# Steps between exports while a batch runs on: half a second or so of a large model's decoding.
+# Steps between exports while a batch runs on: half a second or so of a large model's decoding. The calibration has many
+# more series, and nobody waits for them.
 EXPORT_STEPS = 32
+CALIBRATION_EXPORTS = 8
 
 
 class Monitor:
@@ -42,7 +44,7 @@ class Monitor:
         self._counters = Counters(gamma)
         self._survival = SurvivalBins()
         self._alarms = Alarms(time.monotonic)
-        self._steps = 0
+        self._steps = self._exports = 0
 
     def observe(self, result: Any, reqs: Sequence[Any], counted: Sequence[bool], facts: StepFacts) -> None:
         """Take one resolved decode step."""
@@ -51,31 +53,37 @@ class Monitor:
         self._steps += 1
         if facts.confidence is not None:
             self._survival.add(facts.confidence[rounds.rows], rounds.proposed, rounds.accepted)
-        for row, accepted, proposed, drafted in zip(
-            rounds.rows, rounds.accepted, rounds.proposed, rounds.drafted, strict=True
-        ):
-            self._tell_request(reqs[row], accepted, proposed, drafted=drafted, capped=result.cap_lens is not None)
+        if facts.switched:
+            self._tell_switches(rounds, reqs)
+        if not facts.drafted and result.cap_lens is None:
+            # SGLang notes no cap in this mode; without one these would read as rounds of gamma proposals.
+            for row, accepted in zip(rounds.rows, rounds.accepted, strict=True):
+                reqs[row].update_spec_cap_lens_histogram(1 + accepted)
 
-    def _tell_request(self, req: Any, accepted: int, proposed: int, *, drafted: bool, capped: bool) -> None:
-        if not drafted and not capped:
-            # SGLang records no cap in this mode; without one the round would count as gamma proposals.
-            req.update_spec_cap_lens_histogram(1 + accepted)
-        switch = getattr(req, SWITCH, None)
-        if switch is not None and (state := switch.observe(accepted, proposed, drafted=drafted)):
-            self._counters.note_change(state)
+    def _tell_switches(self, rounds: Rounds, reqs: Sequence[Any]) -> None:
+        told = zip(rounds.rows, rounds.accepted, rounds.proposed, rounds.drafted, strict=True)
+        for row, accepted, proposed, drafted in told:
+            switch = getattr(reqs[row], SWITCH, None)
+            if switch is not None and (state := switch.observe(accepted, proposed, drafted=drafted)):
+                self._counters.note_change(state)
 
     def before_answers(self, reqs: Sequence[Any]) -> None:
         """Export if it is time: all of these requests have ended, or enough steps have passed."""
-        if self._steps >= EXPORT_STEPS or (self._steps and all(req.finished() for req in reqs)):
-            self.export()
+        if not self._steps:
+            return
+        ended = all(req.finished() for req in reqs)
+        if ended or self._steps >= EXPORT_STEPS:
+            self.export(everything=ended)
 
-    def export(self) -> None:
-        """Hand on what was counted since last time."""
+    def export(self, *, everything: bool = True) -> None:
+        """Hand on what was counted since last time; the calibration only now and then, unless `everything` is due."""
         self._steps = 0
+        self._exports += 1
         counts = self._counters.take()
         if self._metrics is not None:
             self._metrics.export(counts)
-            self._metrics.export_calibration(self._survival.take())
+            if everything or self._exports % CALIBRATION_EXPORTS == 0:
+                self._metrics.export_calibration(self._survival.take())
         self._warn(counts)
 
     def _warn(self, counts: Counts) -> None:

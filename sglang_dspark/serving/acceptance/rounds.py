@@ -25,11 +25,13 @@ class StepFacts:
         stopped: one entry a request of the batch: its proposals were left out of a compact verify. None: nobody's.
         confidence: [B, gamma], the probability of each proposal to be accepted given all before it were; only in the
             steps that are sampled for calibration. On the device first, on the host when the result is processed.
+        switched: some request of the batch has a switch, and is to be told of its round.
     """
 
     drafted: bool = True
     stopped: Sequence[bool] | None = None
     confidence: torch.Tensor | None = None
+    switched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +64,18 @@ def read_step(result: Any, counted: Sequence[bool], facts: StepFacts, gamma: int
         gamma: proposals of a full block.
         compact: the target verifies only what is capped (SGLANG_RAGGED_VERIFY_MODE=compact); elsewhere whole blocks.
     """
-    caps = None if result.cap_lens is None else result.cap_lens.tolist()
-    rows, accepted, proposed, drafted, verified = [], [], [], [], 0
-    for row, right in enumerate(result.num_correct_drafts_per_req_cpu):
-        if not counted[row]:
-            continue
-        left_out = facts.stopped is not None and facts.stopped[row] and caps is not None
-        tokens = gamma if caps is None else caps[row] - 1
-        if not facts.drafted or left_out:
-            tokens = 0
-        rows.append(row)
-        accepted.append(right)
-        # A placeholder that happens to be the target's own token was a proposal after all.
-        proposed.append(max(tokens, right))
-        drafted.append(facts.drafted and not left_out)
-        verified += caps[row] if caps is not None and compact else gamma + 1
-    return Rounds(rows, accepted, proposed, drafted, verified)
+    rows = [row for row, counts in enumerate(counted) if counts]
+    accepted = [result.num_correct_drafts_per_req_cpu[row] for row in rows]
+    if result.cap_lens is None:
+        drafted = [facts.drafted] * len(rows)
+        proposed = [gamma] * len(rows) if facts.drafted else accepted
+        return Rounds(rows, accepted, proposed, drafted, len(rows) * (gamma + 1))
+    all_caps = result.cap_lens.tolist()
+    caps = [all_caps[row] for row in rows]
+    drafted = [facts.drafted and not (facts.stopped is not None and facts.stopped[row]) for row in rows]
+    # A placeholder that happens to be the target's own token was a proposal after all: never fewer than accepted.
+    proposed = [max(cap - 1 if own else 0, right) for cap, own, right in zip(caps, drafted, accepted, strict=True)]
+    return Rounds(rows, accepted, proposed, drafted, sum(caps) if compact else len(rows) * (gamma + 1))
 
 
 def reached(histogram: Sequence[int], gamma: int) -> list[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from sglang_dspark.serving.acceptance.alarms import (
@@ -40,7 +43,7 @@ def test_nothing_proposed(alarms: Alarms) -> None:
     """Reported of a platform whose kernels were stubs: 1197 cycles, 0 proposed, and no word."""
     alarm = window(alarms, 1.0, proposed=0)
     assert alarm.kind == NO_PROPOSALS and alarm.speaks
-    for cause in ("sps-table-path", "confidence", "docs/troubleshooting.md#nothing-is-proposed"):
+    for cause in ("sps-table-path", "confidence", "docs/troubleshooting.md#fault-2"):
         assert cause in alarm.text
 
 
@@ -53,7 +56,7 @@ def test_little_accepted(alarms: Alarms, length: float) -> None:
     for cause in (
         *causes,
         "SGLANG_DSPARK_DRAFTING=auto",
-        "docs/troubleshooting.md#little-is-accepted",
+        "docs/troubleshooting.md#the-accepted-length-stays-near-1",
         f"{length:.2f}",
     ):
         assert cause in alarm.text
@@ -86,3 +89,13 @@ def test_the_log_hears_the_same_once_in_ten_minutes(alarms: Alarms, clock: Clock
     assert window(alarms, 1.0, proposed=0).speaks, "another kind is another news"
     clock.now += 1
     assert window(alarms, 1.0).speaks
+
+
+def test_the_pages_it_names_have_these_parts(alarms: Alarms) -> None:
+    """A warning that points nowhere helps nobody."""
+    page = (Path(__file__).parents[4] / "docs" / "troubleshooting.md").read_text()
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    parts = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    for alarm in (window(alarms, 1.0), window(alarms, 1.0, proposed=0)):
+        named = re.findall(r"docs/troubleshooting\.md#([a-z0-9-]+)", alarm.text)
+        assert named and set(named) <= parts

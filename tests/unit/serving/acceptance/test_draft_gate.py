@@ -103,6 +103,7 @@ def test_where_all_draft_the_proposal_goes_through_as_it_is() -> None:
     assert torch.equal(setting.propose().confidence, CONFIDENCE) and setting.proposer.calls == 1
     facts = setting.gate.take_facts()
     assert facts.drafted and facts.stopped is None and facts.confidence is None
+    assert not facts.switched, "no request has to be told of its round"
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -141,7 +142,8 @@ def test_static_verify_drafts_for_all_where_one_wants_it() -> None:
     """Its width is fixed: leaving one request out would save nothing and lose its free tokens."""
     setting = Setting(compact=False)
     assert torch.equal(setting.propose().confidence, CONFIDENCE)
-    assert setting.gate.take_facts().stopped is None
+    facts = setting.gate.take_facts()
+    assert facts.stopped is None and facts.switched
 
 
 def test_compact_verify_gives_a_stopped_request_no_budget() -> None:
@@ -150,7 +152,7 @@ def test_compact_verify_gives_a_stopped_request_no_budget() -> None:
     assert torch.equal(proposal.confidence, CONFIDENCE * torch.tensor([[0.0], [1.0]]))
     assert proposal.folded and proposal.verify_ids is not None and torch.equal(proposal.confidence_raw, CONFIDENCE * 2)
     facts = setting.gate.take_facts()
-    assert facts.drafted and facts.stopped == [True, False]
+    assert facts.drafted and facts.switched and facts.stopped == [True, False]
 
 
 def test_whole_blocks_are_cut_to_the_anchor_for_a_stopped_request() -> None:

@@ -12,7 +12,7 @@ from sglang_dspark.serving.acceptance.draft_gate import SWITCH
 from sglang_dspark.serving.acceptance.drafting_policy import DraftingPolicy
 from sglang_dspark.serving.acceptance.drafting_switch import DraftingSwitch
 from sglang_dspark.serving.acceptance.metrics import Metrics
-from sglang_dspark.serving.acceptance.monitor import EXPORT_STEPS, Monitor
+from sglang_dspark.serving.acceptance.monitor import CALIBRATION_EXPORTS, EXPORT_STEPS, Monitor
 from sglang_dspark.serving.acceptance.rounds import StepFacts
 from tests.unit.serving.acceptance.steps import Collector, Request, result
 
@@ -56,6 +56,25 @@ def test_a_long_batch_is_exported_every_few_dozen_steps(monitor: Monitor, collec
         assert collector.value("draft_steps", ran="yes") == number // EXPORT_STEPS * EXPORT_STEPS
 
 
+def test_calibration_waits_longer_but_not_beyond_the_last_answer(monitor: Monitor, collector: Collector) -> None:
+    reqs = [Request()]
+    sampled = StepFacts(confidence=torch.ones(1, GAMMA))
+    for _ in range(CALIBRATION_EXPORTS * EXPORT_STEPS - 1):
+        step(monitor, reqs, [1], sampled)
+        monitor.before_answers(reqs)
+    assert (
+        collector.value("draft_steps", ran="yes") > 0 and collector.value("survival", position="1", bin="0.9-1.0") == 0
+    )
+    step(monitor, reqs, [1], sampled)
+    monitor.before_answers(reqs)
+    steps = CALIBRATION_EXPORTS * EXPORT_STEPS
+    assert collector.value("survival", position="1", bin="0.9-1.0") == steps
+    step(monitor, reqs, [1], sampled)
+    reqs[0].ended = True
+    monitor.before_answers(reqs)
+    assert collector.value("survival", position="1", bin="0.9-1.0") == steps + 1
+
+
 def test_nothing_new_is_not_exported(monitor: Monitor, collector: Collector) -> None:
     """Prefills stream too, and answers of one token end there."""
     ended = Request()
@@ -80,8 +99,8 @@ def test_a_request_s_switch_is_told_and_its_changes_counted(monitor: Monitor, co
     req = Request()
     switch = DraftingSwitch(DraftingPolicy(mode="auto", window=2), "auto")
     setattr(req, SWITCH, switch)
-    step(monitor, [req], [0])
-    step(monitor, [req], [0])
+    step(monitor, [req], [0], StepFacts(switched=True))
+    step(monitor, [req], [0], StepFacts(switched=True))
     assert not switch.wants_draft
     monitor.export()
     assert collector.value("drafting_changes", to="stopped") == 1
