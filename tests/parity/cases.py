@@ -33,7 +33,8 @@ class Case:
     cos_sin_dtype: torch.dtype = F32
     eps: float = 1e-6
     layer_norm_scales: tuple[float, ...] = ()
-    values: str = "normal"  # "normal", "tiny", "subnormal", "large", "rounds_to_zero", "not_finite"
+    # "normal", "tiny", "subnormal", "large", "rounds_to_zero", "not_finite", "huge", "zeros", "any_bits"
+    values: str = "normal"
     pool_padding: tuple[int, int] = (
         0,
         0,
@@ -218,7 +219,15 @@ def _kv(case: Case, generator: torch.Generator) -> torch.Tensor:
         values *= 1e3
     if case.values == "rounds_to_zero":
         values *= 1e-4
-    kv = values.to(case.dtype)[:, :length].unflatten(1, shape)
+    if case.values == "huge":
+        values *= 1e30  # whose squares are infinite
+    if case.values == "zeros":
+        values *= 0.0
+    kv = values.to(case.dtype)
+    if case.values == "any_bits":
+        kv = torch.randint(256, (case.tokens, kv.shape[1] * kv.itemsize), generator=generator, dtype=torch.uint8)
+        kv = kv.view(case.dtype)
+    kv = kv[:, :length].unflatten(1, shape)
     if case.values == "not_finite":
         kv[1, 0, :, 0, 5] = float("nan")
         kv[2, 1, :, 1, 100] = float("inf")

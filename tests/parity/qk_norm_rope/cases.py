@@ -31,7 +31,8 @@ class Case:
     dtype: torch.dtype = BF16
     cos_sin_dtype: torch.dtype = F32
     eps: float = 1e-6
-    values: str = "normal"  # "normal", "tiny", "large", "subnormal", "not_finite"
+    # "normal", "tiny", "large", "subnormal", "not_finite", "rounds_to_zero", "huge", "zeros", "any_bits"
+    values: str = "normal"
     qkv_gap: int = 0  # elements between the tokens of qkv
     pools: bool = True
     pool_dtype: torch.dtype | None = None  # default: dtype
@@ -206,7 +207,8 @@ def _random_bits(rows: int, width: int, dtype: torch.dtype, generator: torch.Gen
 def _qkv(case: Case, width: int, generator: torch.Generator) -> torch.Tensor:
     values = torch.randn(case.tokens, width, generator=generator)
     # The smallest normal bf16 is 1.18e-38; with eps = 1 the norm leaves the sizes of Q and K as they are.
-    values *= {"tiny": 1e-2, "subnormal": 4e-39, "large": 500.0}.get(case.values, 1.0)
+    sizes = {"tiny": 1e-2, "subnormal": 4e-39, "large": 500.0, "rounds_to_zero": 1e-4, "huge": 1e30, "zeros": 0.0}
+    values *= sizes.get(case.values, 1.0)
     if case.values == "not_finite":
         heads = values.unflatten(1, (-1, case.head_dim))
         heads[1, 0, 5] = float("nan")
@@ -214,5 +216,6 @@ def _qkv(case: Case, width: int, generator: torch.Generator) -> torch.Tensor:
         heads[4, case.heads[0] + 1, :] = float("-inf")
         heads[5, -1, :3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
     storage = _random_bits(case.tokens, width + case.qkv_gap, case.dtype, generator)
-    storage[:, :width] = values.to(case.dtype)
+    if case.values != "any_bits":
+        storage[:, :width] = values.to(case.dtype)
     return storage

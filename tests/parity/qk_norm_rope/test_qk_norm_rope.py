@@ -53,7 +53,11 @@ def test_matches_the_reference(executor: Executor, case: Case, ran):
         return
     storages = executor.run(case)
     ran(executor.name)
+    check_law(case, storages)
 
+
+def check_law(case: Case, storages: dict[str, torch.Tensor]) -> None:
+    """Fail where an executor's storages are not what the law makes of the case."""
     law = problem(case)
     run_law(law)
     check_qk(problem(case), qk(law, storages), qk(law, law.storages))

@@ -1,4 +1,4 @@
-"""The child process of `test_sanitizers`: the parity cases with the library that is named on the command line.
+"""The child process of `test_sanitizers`: the parity cases, named and drawn, with the library on the command line.
 
 With "short" the cos/sin table is said to be one row longer than it is, and the last row is read.
 """
@@ -10,19 +10,32 @@ import sys
 from dataclasses import replace
 
 import torch
+from hypothesis import given
 
 from sglang_dspark import platforms
 from sglang_dspark.ops import context_kv
 from sglang_dspark.ops.context_kv import host_backend
-from tests.parity.cases import CASES, Problem, problem
+from tests.parity.cases import CASES, Case, Problem, problem
 from tests.parity.executors import native
+from tests.parity.generated import context_cases, profile
 
 
 def exact(given: Problem) -> Problem:
     """The same, with every tensor in an allocation of just its size, where the sanitizer sees a step outside."""
     tables = given.tables
     fields = {"norm_multipliers": tables.norm_multipliers.clone(), "cos_sin": tables.cos_sin.clone()}
-    return replace(given, tables=replace(tables, **fields), kv=given.kv.clone())
+    return replace(
+        given, tables=replace(tables, **fields), kv=given.kv.clone() if given.kv.is_contiguous() else given.kv
+    )
+
+
+def run(case: Case, fault: str = "") -> None:
+    given = exact(problem(case))
+    writer = context_kv.choose(platforms.describe("cpu", "cpu"), given.spec, given.tables, "host").run
+    if fault and case.tokens:
+        writer.arguments.last_position += 1
+        given = replace(given, positions=torch.full_like(given.positions, given.tables.num_positions))
+    writer(*given.rows())
 
 
 def main(library: str, fault: str = "") -> None:
@@ -31,13 +44,17 @@ def main(library: str, fault: str = "") -> None:
     host_backend.library = lambda: loaded
     cases = [case for case in CASES if native(case) and not case.breaks_contract]
     for case in cases:
-        given = exact(problem(case))
-        writer = context_kv.choose(platforms.describe("cpu", "cpu"), given.spec, given.tables, "host").run
-        if fault and case.tokens:
-            writer.arguments.last_position += 1
-            given = replace(given, positions=torch.full_like(given.positions, given.tables.num_positions))
-        writer(*given.rows())
-    print(f"{len(cases)} cases ran clean")
+        run(case, fault)
+    drawn = []
+
+    @profile(examples=100, nightly=2000)
+    @given(context_cases(native=True))
+    def run_drawn(case: Case) -> None:
+        run(case)
+        drawn.append(case.tokens)
+
+    run_drawn()
+    print(f"{len(cases)} cases ran clean, and {len(drawn)} drawn ones")
 
 
 main(*sys.argv[1:])

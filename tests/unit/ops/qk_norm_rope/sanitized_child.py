@@ -1,4 +1,4 @@
-"""The child process of `test_sanitizers`: the parity cases with the library that is named on the command line.
+"""The child process of `test_sanitizers`: the parity cases, named and drawn, with the library on the command line.
 
 With "short" the cos/sin table is said to be one row longer than it is, and the last row is read.
 """
@@ -10,17 +10,28 @@ import sys
 from dataclasses import replace
 
 import torch
+from hypothesis import given
 
 from sglang_dspark import platforms
 from sglang_dspark.ops import qk_norm_rope
 from sglang_dspark.ops.qk_norm_rope import host_backend, native_arguments
-from tests.parity.qk_norm_rope.cases import CASES, Problem, problem
+from tests.parity.generated import profile, query_cases
+from tests.parity.qk_norm_rope.cases import CASES, Case, Problem, problem
 
 
 def exact(given: Problem) -> Problem:
     """The same, with every table in an allocation of just its size, where the sanitizer sees a step outside."""
     names = ("q_norm_multipliers", "k_norm_multipliers", "cos_sin")
     return replace(given, tables=replace(given.tables, **{name: getattr(given.tables, name).clone() for name in names}))
+
+
+def run(case: Case, fault: str = "") -> None:
+    given = exact(problem(case))
+    op = qk_norm_rope.choose(platforms.describe("cpu", "cpu"), given.spec, given.tables, "host").run
+    if fault and case.tokens:
+        op.arguments.last_position += 1
+        given = replace(given, positions=torch.full_like(given.positions, given.tables.num_positions))
+    op(*given.rows())
 
 
 def main(library: str, fault: str = "") -> None:
@@ -30,13 +41,17 @@ def main(library: str, fault: str = "") -> None:
     lawful = [case for case in CASES if not case.breaks_contract]
     cases = [case for case in lawful if not native_arguments.refusals(problem(case).spec)]
     for case in cases:
-        given = exact(problem(case))
-        op = qk_norm_rope.choose(platforms.describe("cpu", "cpu"), given.spec, given.tables, "host").run
-        if fault and case.tokens:
-            op.arguments.last_position += 1
-            given = replace(given, positions=torch.full_like(given.positions, given.tables.num_positions))
-        op(*given.rows())
-    print(f"{len(cases)} cases ran clean")
+        run(case, fault)
+    drawn = []
+
+    @profile(examples=100, nightly=2000)
+    @given(query_cases(native=True))
+    def run_drawn(case: Case) -> None:
+        run(case)
+        drawn.append(case.tokens)
+
+    run_drawn()
+    print(f"{len(cases)} cases ran clean, and {len(drawn)} drawn ones")
 
 
 main(*sys.argv[1:])
