@@ -7,15 +7,7 @@ import torch
 from sglang.benchmark.dspark_sts_fit import expected_calibration_error
 
 from sglang_dspark.evaluate.calibration import calibration_error, judge, ranking, reliability, survival
-from sglang_dspark.evaluate.samples import Samples
-
-
-def drawn(count: int, logits: torch.Tensor, truth: torch.Tensor, seed: int = 0) -> Samples:
-    """Rounds whose proposals are kept with the chances of `truth`, and whose head says `logits`; [gamma] each."""
-    generator = torch.Generator().manual_seed(seed)
-    spread = torch.randn(count, len(logits), generator=generator)
-    kept = (torch.rand(count, len(logits), generator=generator) < (truth + spread).sigmoid()).int().cumprod(1).sum(1)
-    return Samples(logits + spread * (logits / truth), kept)
+from tests.unit.evaluate.rounds import drawn
 
 
 def test_equal_to_sglangs_own_figure() -> None:

@@ -13,7 +13,7 @@ from sglang_dspark.evaluate import fitting
 from sglang_dspark.evaluate.calibrating import calibrate, halves
 from sglang_dspark.evaluate.fitting import FitError, fit_temperatures, run_sglang, write_calibration
 from sglang_dspark.evaluate.samples import Samples, join
-from tests.unit.evaluate.test_calibration import drawn
+from tests.unit.evaluate.rounds import drawn
 
 
 def test_a_known_temperature_is_found_and_served(tmp_path: Path) -> None:
