@@ -8,7 +8,7 @@ SERVE_ARGS ?=
 PYTHON_TOOLS := sglang_dspark tests scripts docs
 export VENV EXTRAS
 
-.PHONY: help setup serve test test-triton kernels lint docs clean
+.PHONY: help setup serve test test-triton kernels lint docs docs-links clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ docs: setup ## the documentation as a site, build/site/index.html, and its gener
 	@$(VENV)/bin/python scripts/support_table.py
 	@$(VENV)/bin/python -m sphinx -q -W --keep-going -b html -c docs . build/site
 	@echo "The site is build/site/index.html."
+
+docs-links: setup ## every link of the documentation that leaves it, fetched; needs a network, so CI leaves it out
+	@$(VENV)/bin/python -m sphinx -q -b linkcheck -c docs . build/links && cat build/links/output.txt
 
 clean: ## remove .venv and every build output and cache
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

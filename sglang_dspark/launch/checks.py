@@ -66,6 +66,8 @@ def draft_fits(draft: str) -> Callable[[int], bool]:
 
     @functools.cache
     def fits(ranks: int) -> bool:
+        if not draft:  # among the files that SGLang will fetch
+            return True
         try:
             config = parse_draft_config(read_config(Path(draft)), draft)
         except CheckpointError:

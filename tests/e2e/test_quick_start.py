@@ -100,6 +100,7 @@ def servers(port: int) -> list[int]:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A checkout, and a Python that has SGLang and not yet this package, as in an image."""
+    assert shutil.which("curl"), "the page asks the server with curl: apt-get install curl"
     folder = tmp_path_factory.mktemp("quick-start")
     for name in SOURCES:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy

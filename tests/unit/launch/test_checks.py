@@ -63,6 +63,11 @@ def test_ranks_that_do_not_divide(pair: tuple[str, str]) -> None:
     assert [ranks for ranks in (1, 2, 3, 4, 8) if fits(ranks)] == [1, 2, 4]
 
 
+def test_a_draft_that_is_not_here_yet_is_not_the_folder_one_stands_in(pair: tuple[str, str], monkeypatch) -> None:
+    monkeypatch.chdir(pair[1])
+    assert checks.draft_fits("")(3)
+
+
 def test_no_gpu_where_one_was_meant(pair: tuple[str, str]) -> None:
     assert list(problems(["--model-path", pair[0]], pair[1], CPU, {})) == ["platform"]
 
