@@ -58,8 +58,6 @@ def test_a_claim_needs_its_proof(support: ModuleType) -> None:
     ):
         with pytest.raises(support.Unproved, match=message):
             support.prove([good, wrong], executors)
-    with pytest.raises(support.Unproved, match="no row names: context_kv/torch/cpu"):
-        support.prove([claim(support)], executors)
 
 
 @pytest.mark.parametrize("line", ['level = "measured"', 'level = "fast"', 'level = "untested"\nsince = 1'])
@@ -84,6 +82,7 @@ def test_rows_make_a_claim_measured(support: ModuleType, tmp_path: Path) -> None
 def test_executors_are_read_from_what_ci_runs(support: ModuleType) -> None:
     found = support.required_executors()
     assert {"context_kv/hip/gfx942-emulated", "qk_norm_rope/triton/interpreter", "context_kv/host/cpu"} <= found
+    assert "context_kv/host/cpu/generated" in found
 
 
 def test_a_readme_without_its_marks(support: ModuleType) -> None:
