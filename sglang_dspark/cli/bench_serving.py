@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = environment.results_path(out, facts)
     print(f"Rows go to {path}, logs to {logs}.", flush=True)
     rows = []
-    with SglangClient(logs) as client:
+    with SglangClient(logs, on_wait=_progress("working")) as client:
         setting = serving.Setting(
             client=client,
             subjects=_subjects(arguments, logs),
@@ -248,7 +248,7 @@ def _started(logs: Path, name: str, arguments: list[str], environment: Mapping[s
     from sglang_dspark.bench.serving.run import RunningServer
 
     log = logs / f"{name.replace(', ', '-').replace(' ', '-')}.log"
-    server = Server(arguments, log, environment=environment, ready_seconds=3600, on_wait=_progress())
+    server = Server(arguments, log, environment=environment, ready_seconds=3600, on_wait=_progress("starting"))
     print(f"\nServing, {name}:\n  {server.command}", flush=True)
     began = time.monotonic()
     with server:
@@ -256,17 +256,19 @@ def _started(logs: Path, name: str, arguments: list[str], environment: Mapping[s
         yield RunningServer(f"http://127.0.0.1:{server.port}", server.command)
 
 
-def _progress() -> Callable[[float], None]:
-    """Says how long a start takes: in place on a terminal, otherwise a line now and then."""
+def _progress(what: str) -> Callable[[float], None]:
+    """Says how long something takes: in place on a terminal, otherwise a line now and then."""
     said = 0.0
 
     def show(seconds: float) -> None:
         nonlocal said
+        if seconds < said:
+            said = 0.0  # the next wait has begun
         if sys.stdout.isatty():
-            print(f"\r  starting, {seconds:.0f} s ", end="", flush=True)
+            print(f"\r    {what}, {seconds:.0f} s ", end="\r", flush=True)
         elif seconds - said >= _WAIT_LINE_S:
             said = seconds
-            print(f"  starting, {seconds:.0f} s", flush=True)
+            print(f"    {what}, {seconds:.0f} s", flush=True)
 
     return show
 

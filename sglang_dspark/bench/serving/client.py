@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,9 +41,21 @@ class ClientFailed(RuntimeError):
 class SglangClient:
     """SGLang's benchmark in a child process. Use it as a context manager; its imports run while a server starts."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
-        """Describe it; ``folder`` takes its log and results, ``environment`` is beside this process's own."""
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        on_wait: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        """Describe it; nothing starts yet.
+
+        Args:
+            folder: takes its log and results.
+            environment: variables beside this process's own.
+            on_wait: called about once a second while it works, with the seconds so far.
+        """
         self._folder = folder
+        self._on_wait = on_wait
         self.log = folder / "client.log"
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
@@ -91,7 +105,11 @@ class SglangClient:
         return self._hear()
 
     def _hear(self) -> dict[str, Any]:
-        line = self._process.stdout.readline() if self._process is not None and self._process.stdout else ""
+        answers = self._process.stdout if self._process is not None else None
+        began = time.monotonic()
+        while answers is not None and not select.select([answers], [], [], 1.0)[0]:
+            self._on_wait(time.monotonic() - began)
+        line = answers.readline() if answers is not None else ""
         if not line:
             raise ClientFailed(f"SGLang's benchmark (python -m {client_child.MODULE}) ended.\n{self._tail()}")
         return dict(json.loads(line))

@@ -130,6 +130,7 @@ def _compared(setting: Setting, subject: Subject, url: str, info: Mapping[str, A
     if subject.forced_length is not None:
         return "not compared: forced acceptance writes wrong text"
     texts, tokens = setting.parity_texts, setting.parity_tokens
+    setting.say(f"  asking {len(texts)} greedy answers of {tokens} tokens")
     found = greedy_parity.answers(greedy_parity.asker(url), texts, tokens, with_likeliest=not subject.speculative)
     if not subject.speculative:
         reference.answers = found
@@ -150,6 +151,7 @@ def _timed(
     reference: _Reference,
 ) -> Row:
     arguments = client_arguments(setting, server.url, point)
+    setting.say(f"  timing {point.requests} requests, {point.concurrency} at once")
     result = setting.client.run(arguments)
     figures = sglang_client.figures(result, point.requests)
     texts = list(result.get("generated_texts", ()))
