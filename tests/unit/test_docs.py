@@ -106,7 +106,8 @@ def test_every_page_is_in_the_index() -> None:
     """The site's contents are the index's lists; a page in none of them stops the build."""
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"^- \[.+?\]\((.+?\.md)\): \S", index, flags=re.M))
-    assert {path.name for path in DOCS.glob("*.md")} - {"README.md"} <= linked
+    missing = {path.name for path in DOCS.glob("*.md")} - {"README.md"} - linked
+    assert not missing, f"give {', '.join(sorted(missing))} a line in docs/README.md"
     assert all((DOCS / name).is_file() for name in linked)
 
 
