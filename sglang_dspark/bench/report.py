@@ -19,8 +19,7 @@ from .style import save
 PAGE = "bench-results.md"
 PAGE_HEAD = """# Benchmark results
 
-Made from rows by `sglang-dspark bench report`; [benchmarks.md](benchmarks.md) says what they mean. Change rows, not
-this page."""
+Made from rows by `sglang-dspark bench report`; `docs/benchmarks.md` says what they mean. Change rows, not this page."""
 # Of the benchmarks that are not kernels': their tables, what one picture is about, and what draws it.
 OWN: dict[str, tuple[Callable[[list[Row]], Iterator[str]], Callable[[Row], str], Callable[[list[Row], Path], None]]] = {
     "serving": (serving_tables.markdown, lambda row: row.preset, serving_picture.draw),

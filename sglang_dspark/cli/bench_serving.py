@@ -17,9 +17,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sglang_dspark.cli.server import CPU_ENGINE, Server
 
@@ -38,6 +40,8 @@ PARITY_TOKENS = 32
 # Of the demo: its answers are short, and the servers' counts must be read before they are over.
 DEMO_TOKENS, DEMO_LOG_INTERVAL = 32, 4
 _WAIT_LINE_S = 20.0
+HERE = ("localhost", "127.0.0.1", "::1")
+ELSEWHERE = {"arch": "unknown", "platform": "unknown", "driver": "unknown"}
 
 
 def add_parser(benchmarks: Any) -> None:
@@ -89,6 +93,7 @@ def add_parser(benchmarks: Any) -> None:
         help="logprob difference up to which two tokens are equally likely (default: 0 in float32, else 0.25)",
     )
     parser.add_argument("--name", help="what to call the model in the rows (default: its folder and TP)")
+    parser.add_argument("--device-name", help="of servers on another machine, whose device cannot be read here")
     parser.add_argument("--out", type=Path, help="folder for rows, picture and logs (default: out/bench)")
     parser.set_defaults(run=run, takes_rest=True)
 
@@ -108,6 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     logs = Path(tempfile.mkdtemp(prefix="serving-", dir=out))
     facts = this_machine.run_facts()
+    if arguments.device_name:
+        facts = replace(facts, device={**ELSEWHERE, "name": arguments.device_name})
     workload = _workload(arguments, logs)
     quick = arguments.quick
     points = serving.points(
@@ -174,6 +181,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(
             f"{what} is for servers that this command starts: what a running one does was decided at its start"
         )
+    if running and not arguments.device_name:
+        for url in (arguments.plain_url, arguments.dspark_url):
+            if urlsplit(url).hostname not in HERE:
+                raise ValueError(f"{url} is on another machine, and rows name the device: give its --device-name")
     if low := [length for length in arguments.forced_acceptance if length < 1]:
         raise ValueError(f"--forced-acceptance {low[0]:g}: every step yields one token at least; give 1 or more")
     for name in ("rounds", "output_tokens", "input_tokens", "parity_prompts"):
@@ -240,7 +251,7 @@ def _server_arguments(arguments: argparse.Namespace) -> tuple[list[str], list[st
 def _running(url: str) -> AbstractContextManager[RunningServer]:
     from sglang_dspark.bench.serving.run import RunningServer
 
-    return nullcontext(RunningServer(url.rstrip("/"), "unknown: it was running already"))
+    return nullcontext(RunningServer(url.rstrip("/"), f"{url}, which was running already"))
 
 
 @contextmanager

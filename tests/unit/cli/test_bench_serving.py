@@ -27,6 +27,11 @@ OWN = ["--model-path", "/models/M3", "--draft-path", "/models/draft"]
             ["--plain-url", "http://a", "--dspark-url", "http://b", "--tp", "8"],
             "--tp 8 is for servers that this command",
         ),
+        (
+            ["--plain-url", "http://127.0.0.1:1", "--dspark-url", "http://gpu-box:2"],
+            "http://gpu-box:2 is on another machine",
+        ),
+        (["--plain-url", "http://localhost:1", "--dspark-url", "http://[::1]:2"], "http://localhost:1"),
         ([*OWN, "--forced-acceptance", "0.5"], "--forced-acceptance 0.5: every step yields one token at least"),
         ([*OWN, "--concurrency", "0"], "--concurrency 0: give 1 or more"),
         ([*OWN, "--rounds", "0"], "--rounds 0: give 1 or more"),
