@@ -36,7 +36,10 @@ def add_parser(benchmarks: Any) -> None:
     )
     parser.add_argument("--out", type=Path, help="folder of the rows (default: out/bench)")
     parser.add_argument(
-        "--budget-s", type=float, default=600, metavar="S", help="seconds for all of it; repetitions are trimmed to fit"
+        "--budget-s",
+        type=float,
+        metavar="S",
+        help="seconds for all of it, to which repetitions are trimmed (default: 600; on a CPU 60, for the times)",
     )
     parser.add_argument(
         "--repetitions", type=int, metavar="N", help="of each case (default: 200, quick 30, on a CPU 10)"

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from sglang_dspark import platforms
-from sglang_dspark.bench import environment, roofline, rows
-from sglang_dspark.bench.kernels import compiled, emulated, law, parity, report, selection, stopwatch, timing
+from sglang_dspark.bench import environment, report, roofline, rows
+from sglang_dspark.bench.kernels import compiled, emulated, law, parity, selection, sglang_unfused, stopwatch, timing
 from sglang_dspark.bench.kernels.op import ParityFailed, Shape
 from sglang_dspark.bench.kernels.selection import Selection
 from sglang_dspark.bench.kernels.stopwatch import Budget
@@ -27,7 +27,8 @@ WITHOUT_GPU = (
 )
 # A CPU is timed to prove the benchmark: few tokens, and a flush that takes no seconds.
 CPU_TOKENS, CPU_REPETITIONS, CPU_FLUSH_BYTES, CPU_COPY_BYTES = (1, 48), 10, 2**23, 2**25
-CPU_SLOTS, CPU_POSITIONS, CPU_BUDGET_S = 4096, 1024, 30.0
+CPU_SLOTS, CPU_POSITIONS = 4096, 1024
+BUDGET_S, CPU_BUDGET_S = 600.0, 60.0
 REPETITIONS, QUICK_REPETITIONS = 200, 30
 
 
@@ -41,14 +42,14 @@ class Options:
     presets: Sequence[str] = ()
     tokens: Sequence[int] = ()
     out: Path = environment.OUT
-    budget_s: float = 600.0
+    budget_s: float | None = None
     repetitions: int | None = None
     parity_selection: str = ""  # of the parity suite's cases, by pytest's -k
 
 
 def run(options: Options) -> int:
     """Find the device and run: 0 when all of ours was timed, 1 when parity failed or something of ours is missing."""
-    budget = Budget(options.budget_s, time.monotonic)
+    budget = Budget(options.budget_s or BUDGET_S, time.monotonic)
     platform = platforms.current()
     chosen = selection.select(
         platform,
@@ -77,19 +78,22 @@ def run(options: Options) -> int:
 
 def cpu_setting(platform: platforms.Platform, chosen: Selection, options: Options) -> Setting:
     """What is timed on a CPU."""
-    few = replace(chosen, presets=chosen.presets[:1], tokens=tuple(options.tokens) or CPU_TOKENS)
+    # Importing SGLang takes longer than the rest of a quick run.
+    benches = tuple(replace(bench, baselines=()) for bench in chosen.benches) if options.quick else chosen.benches
+    few = replace(chosen, benches=benches, presets=chosen.presets[:1], tokens=tuple(options.tokens) or CPU_TOKENS)
     return Setting(
         platform,
         stopwatch.Cpu(CPU_FLUSH_BYTES),
         "cpu",
         environment.describe_run(platform, "CPU"),
-        Budget(min(options.budget_s, CPU_BUDGET_S), time.monotonic),
+        Budget(options.budget_s or CPU_BUDGET_S, time.monotonic),
         few,
         options.repetitions or CPU_REPETITIONS,
         CPU_FLUSH_BYTES,
         modes=("eager",),
         caches=(stopwatch.COLD,),
         large_copy_bytes=CPU_COPY_BYTES,
+        baselines_must_agree=False,
         num_slots=max(CPU_SLOTS, 1 + max(few.tokens) * 4),
         num_positions=CPU_POSITIONS,
     )
@@ -122,7 +126,12 @@ def without_gpu(setting: Setting, chosen: Selection, options: Options) -> int:
     found: list[Row] = []
     try:
         check_law(setting)
-        setting.budget = Budget(min(options.budget_s, CPU_BUDGET_S), time.monotonic)
+        if options.quick:
+            setting.notes["SGLang's modules are left out of a quick run on a CPU"] = None
+        else:
+            _say_step("importing SGLang's modules")
+            sglang_unfused.load()
+        setting.budget = Budget(options.budget_s or CPU_BUDGET_S, time.monotonic)
         _record(timing.timed_rows(setting), path, found, partial(_timed_line, setting))
     except ParityFailed as error:
         return _parity_failed(setting, error, path, bool(found))
@@ -218,8 +227,8 @@ def _say_step(what: str) -> None:
 
 
 def _finish(setting: Setting, found: list[Row], path: Path) -> None:
-    print("\n" + "\n\n".join(report.markdown(found)))
-    print(f"\n{len(found)} rows in {path}")
+    print(f"\n{report.markdown(found)}")
+    print(f"\n{len(found)} rows in {path}; sglang-dspark bench report {path} --out FOLDER draws them")
     _say(setting)
 
 

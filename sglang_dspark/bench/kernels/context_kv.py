@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from sglang_dspark.bench.kernels import sglang_context_kv
+from sglang_dspark.bench.kernels import sglang_context_kv, sglang_unfused
 from sglang_dspark.bench.kernels.op import (
     DTYPE_NAMES,
     INDEX_BYTES,
@@ -74,9 +74,17 @@ def tables(
     preset = shape.preset
     pool = (num_slots, preset.kv_heads, preset.head_dim)
     k_pools, v_pools = (tuple(zeros(pool, shape.pool_dtype, device) for _ in range(preset.layers)) for _ in range(2))
-    multipliers = 1 + 0.3 * torch.randn(preset.layers, preset.head_dim, generator=generator, device=device)
+    multipliers = norm_multipliers(preset.layers, preset.head_dim, generator, device)
     angles = torch.rand(num_positions, preset.rotary_dim // 2, generator=generator, device=device) * 6.3
     return ContextKVTables(k_pools, v_pools, multipliers, torch.cat((angles.cos(), angles.sin()), dim=1))
+
+
+def norm_multipliers(
+    count: int, head_dim: int, generator: torch.Generator, device: str
+) -> torch.Tensor:  # [count, D] fp32
+    """1 + w of that many norms; the weights are bf16, as SGLang holds them."""
+    weights = 0.3 * torch.randn(count, head_dim, generator=generator, device=device)
+    return 1 + weights.to(torch.bfloat16).float()
 
 
 def inputs(
@@ -91,7 +99,9 @@ def inputs(
     size = (shape.tokens, preset.layers, 2, preset.kv_heads, preset.head_dim)
     kv = torch.randn(size, generator=generator, device=device).to(torch.bfloat16)
     positions = torch.randint(num_positions, (shape.tokens,), generator=generator, device=device)
-    return Inputs((kv, positions, slots), slots, *copy_buffers(moved_bytes(shape), device))
+    # SGLang scales V in place for an fp8 pool.
+    pristine = ((kv, kv.clone()),) if shape.is_fp8 else ()
+    return Inputs((kv, positions, slots), slots, *copy_buffers(moved_bytes(shape), device), pristine)
 
 
 def extra_rows(shape: Shape, device: str) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -112,8 +122,10 @@ BENCH = OpBench(
     op=context_kv.OP,
     source=SOURCE,
     # SGLang's products are fused, so more of its roundings fall on the other side.
-    baselines=tuple(
-        Baseline(name, sglang_context_kv.binder(name), lambda _: 1e-2) for name in sglang_context_kv.VARIANTS
+    baselines=(
+        # SGLang's products are fused, so more of its roundings fall on the other side.
+        *(Baseline(name, sglang_context_kv.binder(name), lambda *_: 1e-2) for name in sglang_context_kv.VARIANTS),
+        Baseline(sglang_unfused.NAME, sglang_unfused.bind_context_kv, sglang_unfused.differing_share),
     ),
     uses=lambda preset: (preset.kv_heads, preset.layers, preset.head_dim, preset.rotary_dim),
     spec=spec,

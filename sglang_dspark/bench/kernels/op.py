@@ -111,7 +111,7 @@ class Baseline:
 
     name: str
     bind: Callable[[Platform, Any, Any], Call]
-    share: Callable[[Shape], float]
+    share: Callable[[Platform, Shape], float]
 
 
 @dataclass(frozen=True)

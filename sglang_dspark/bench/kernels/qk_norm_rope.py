@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from sglang_dspark.bench.kernels import sglang_qk_norm_rope
-from sglang_dspark.bench.kernels.context_kv import K_SCALE, V_SCALE
+from sglang_dspark.bench.kernels import sglang_qk_norm_rope, sglang_unfused
+from sglang_dspark.bench.kernels.context_kv import K_SCALE, V_SCALE, norm_multipliers
 from sglang_dspark.bench.kernels.op import (
     DTYPE_NAMES,
     INDEX_BYTES,
@@ -73,14 +73,10 @@ def moved_bytes(shape: Shape) -> int:
 def tables(
     shape: Shape, generator: torch.Generator, device: str, num_slots: int, num_positions: int
 ) -> QKNormRopeTables:
-    """One layer's pools, multipliers, cos and sin.
-
-    The norms' weights are bf16, as SGLang's kernel wants them; a multiplier is 1 + the weight.
-    """
+    """One layer's pools, multipliers, cos and sin."""
     preset = shape.preset
     pool = (num_slots, preset.kv_heads, preset.head_dim)
-    weights = (0.3 * torch.randn(2, preset.head_dim, generator=generator, device=device)).to(torch.bfloat16)
-    q_multipliers, k_multipliers = (1 + weights.float()).unbind(0)
+    q_multipliers, k_multipliers = norm_multipliers(2, preset.head_dim, generator, device).unbind(0)
     angles = torch.rand(num_positions, preset.rotary_dim // 2, generator=generator, device=device) * 6.3
     return QKNormRopeTables(
         q_multipliers.contiguous(),
@@ -127,7 +123,10 @@ def written(work: Work, given: Inputs) -> list[Written]:
 BENCH = OpBench(
     op=qk_norm_rope.OP,
     source=native_arguments.SOURCE,
-    baselines=(Baseline("sglang", sglang_qk_norm_rope.bind, sglang_qk_norm_rope.differing_share),),
+    baselines=(
+        Baseline("sglang", sglang_qk_norm_rope.bind, sglang_unfused.differing_share),
+        Baseline(sglang_unfused.NAME, sglang_unfused.bind_qk_norm_rope, sglang_unfused.differing_share),
+    ),
     uses=lambda preset: (preset.query_heads, preset.kv_heads, preset.head_dim, preset.rotary_dim),
     spec=spec,
     case=case,

@@ -177,5 +177,5 @@ def _bytes(row: Row) -> str:
 def _device_line(row: Row) -> str:
     if row.subject == EVENT_PAIR:
         return f"Two time stamps with nothing between them: {_spread(row)} us, contained in every time below."
-    rate = f"{row.figures['bandwidth_gb_per_s']:.0f} GB/s"
+    rate = f"{row.figures['bandwidth_gb_per_s']:.4g} GB/s"
     return f"A copy that moves {_bytes(row)} MB: {rate}, the measured copy bandwidth."

@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sglang_dspark.bench.kernels.op import Call, UpstreamMissing
+from sglang_dspark.bench.kernels.sglang_modules import version
 from sglang_dspark.ops.context_kv import ContextKVSpec, ContextKVTables
 from sglang_dspark.platforms import Platform
 
@@ -49,7 +49,7 @@ def load(variant: str = SGLANG) -> Callable[..., None]:
         setattr(module, KERNEL, LaunchedWith(getattr(module, KERNEL), VARIANTS[variant]))
         return getattr(module, FUNCTION)
     except (ImportError, AttributeError) as error:
-        raise UpstreamMissing(f"{path} of SGLang {sglang_version()} cannot be used: {error}") from error
+        raise UpstreamMissing(f"{path} of SGLang {version()} cannot be used: {error}") from error
 
 
 def binder(variant: str) -> Callable[[Platform, ContextKVSpec, ContextKVTables], Call]:
@@ -98,12 +98,4 @@ def _path() -> Path:
             return path
     if found is None:
         raise UpstreamMissing("SGLang is not installed")
-    raise UpstreamMissing(f"SGLang {sglang_version()} has no {MODULE}")
-
-
-def sglang_version() -> str:
-    """The installed SGLang's."""
-    try:
-        return version("sglang")
-    except PackageNotFoundError:
-        return "(unknown version)"
+    raise UpstreamMissing(f"SGLang {version()} has no {MODULE}")

@@ -8,29 +8,20 @@ The kernels are compiled on the first call.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 
-from sglang_dspark.bench.kernels.op import Call, Shape, UpstreamMissing
-from sglang_dspark.bench.kernels.sglang_context_kv import sglang_version
+from sglang_dspark.bench.kernels.op import Call, UpstreamMissing
+from sglang_dspark.bench.kernels.sglang_modules import store, upstream
 from sglang_dspark.ops.qk_norm_rope import QKNormRopeSpec, QKNormRopeTables
 from sglang_dspark.platforms import Platform
 
 CUDA_KERNEL = "sglang.kernels.ops.attention.minimax_qknorm_rope", "minimax_qknorm_rope"
 ROCM_KERNEL = "sglang.kernels.ops.attention.minimax_m3_qk_norm_rope", "qk_gemma_rmsnorm_rope"
-POOL = "sglang.srt.mem_cache.memory_pool", "MHATokenToKVPool"
 
 # Takes qkv and positions; returns K as it is to be stored, [T, Hkv * D].
 NormAndRotate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def differing_share(shape: Shape) -> float:
-    """Its products may be fused. For an fp8 pool it divides in bf16 first, and two roundings may differ from one."""
-    return 0.1 if shape.is_fp8 else 1e-2
 
 
 def bind(platform: Platform, spec: QKNormRopeSpec, tables: QKNormRopeTables) -> Call:
@@ -38,10 +29,11 @@ def bind(platform: Platform, spec: QKNormRopeSpec, tables: QKNormRopeTables) -> 
     makers = {"nvidia": cuda_norm_and_rotate, "amd": rocm_norm_and_rotate}
     if platform.name not in makers:
         raise UpstreamMissing("SGLang's fused norm and rotation run on a GPU only")
-    return joined(makers[platform.name](spec, tables), stored(spec, tables), spec)
+    scales = spec.pool_scales if spec.k_scale is not None else None
+    return joined(makers[platform.name](spec, tables), store(spec, tables.pools, scales), spec)
 
 
-def joined(norm_and_rotate: NormAndRotate, store: Callable[..., None], spec: QKNormRopeSpec) -> Call:
+def joined(norm_and_rotate: NormAndRotate, store_rows: Callable[..., None], spec: QKNormRopeSpec) -> Call:
     """Both steps as one call."""
     v_columns = spec.num_kv_heads * spec.head_dim
     heads = (-1, spec.num_kv_heads, spec.head_dim)
@@ -52,14 +44,14 @@ def joined(norm_and_rotate: NormAndRotate, store: Callable[..., None], spec: QKN
         slots: torch.Tensor,  # [T] int64
     ) -> None:
         k = norm_and_rotate(qkv, positions)
-        store(slots, k.view(heads), qkv[:, -v_columns:].view(heads))
+        store_rows(slots, k.view(heads), qkv[:, -v_columns:].view(heads))
 
     return call
 
 
 def cuda_norm_and_rotate(spec: QKNormRopeSpec, tables: QKNormRopeTables) -> NormAndRotate:
     """In place; the weights are bf16, and the kernel adds the 1."""
-    kernel = _upstream(*CUDA_KERNEL)
+    kernel = upstream(*CUDA_KERNEL)
     q_weight, k_weight = ((multiplier - 1).to(torch.bfloat16) for multiplier in _multipliers(tables))
     first = spec.num_q_heads * spec.head_dim
     k_columns = slice(first, first + spec.num_kv_heads * spec.head_dim)
@@ -74,7 +66,7 @@ def cuda_norm_and_rotate(spec: QKNormRopeSpec, tables: QKNormRopeTables) -> Norm
 
 def rocm_norm_and_rotate(spec: QKNormRopeSpec, tables: QKNormRopeTables) -> NormAndRotate:
     """Into new tensors, as on ROCm."""
-    kernel = _upstream(*ROCM_KERNEL)
+    kernel = upstream(*ROCM_KERNEL)
     q_weight, k_weight = (multiplier - 1 for multiplier in _multipliers(tables))
     widths = [heads * spec.head_dim for heads in (spec.num_q_heads, spec.num_kv_heads, spec.num_kv_heads)]
 
@@ -90,47 +82,5 @@ def rocm_norm_and_rotate(spec: QKNormRopeSpec, tables: QKNormRopeTables) -> Norm
     return call
 
 
-def stored(spec: QKNormRopeSpec, tables: QKNormRopeTables) -> Callable[..., None]:
-    """SGLang's pool over our tables' tensors: its `set_kv_buffer`, with slots, K and V [T, Hkv, D]."""
-    pool_class = _upstream(*POOL)
-    k_pool, v_pool = tables.pools
-    try:
-        pool = pool_class(
-            size=1,
-            page_size=1,
-            dtype=spec.pool_dtype,
-            head_num=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            layer_num=1,
-            device=str(k_pool.device),
-            enable_memory_saver=False,
-        )
-        pool.size = tables.num_slots - 1  # and one page
-        pool.k_buffer, pool.v_buffer = ([tensor.view(pool.store_dtype)] for tensor in (k_pool, v_pool))
-    except Exception as error:  # another SGLang's pool may want other things, and fails in its own ways
-        raise UpstreamMissing(
-            f"the pool of SGLang {sglang_version()} cannot be made: {type(error).__name__}: {error}"
-        ) from error
-    layer = SimpleNamespace(layer_id=0)
-    scales = {
-        f"{name}_scale": torch.tensor(scale, device=k_pool.device) if spec.k_scale is not None else None
-        for name, scale in zip("kv", spec.pool_scales, strict=True)
-    }
-
-    def store(slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        pool.set_kv_buffer(layer, slots, k, v, **scales)
-
-    return store
-
-
 def _multipliers(tables: QKNormRopeTables) -> tuple[torch.Tensor, torch.Tensor]:
     return tables.q_norm_multipliers, tables.k_norm_multipliers
-
-
-def _upstream(module: str, name: str) -> Any:
-    try:
-        return getattr(importlib.import_module(module), name)
-    except Exception as error:  # an import of SGLang's may also fail in a library of its own
-        raise UpstreamMissing(
-            f"{module}.{name} of SGLang {sglang_version()} cannot be used: {type(error).__name__}: {error}"
-        ) from error

@@ -29,7 +29,7 @@ def bench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def quick(tmp_path_factory):
     """One quick run, in a folder that is no checkout."""
     folder = tmp_path_factory.mktemp("bench")
-    return folder, bench("--quick", cwd=folder)
+    return folder, bench("--quick", "--budget-s", "600", cwd=folder)
 
 
 def test_a_quick_run_ends_well(quick):
@@ -60,7 +60,7 @@ def test_its_rows_say_what_they_rest_on(quick):
     # A console script has neither its folder nor the checkout on its path: the interpreter is found all the same.
     bases = {row.how["basis"] for row in found if not row.measured}
     assert bases >= {rows.STATED} | ({rows.EMULATED, rows.COMPILED} if not emulated.missing() else set())
-    assert found[0].run.command == "sglang-dspark bench kernels --quick"
+    assert found[0].run.command == "sglang-dspark bench kernels --quick --budget-s 600"
 
 
 def test_help_has_an_example(capsys):

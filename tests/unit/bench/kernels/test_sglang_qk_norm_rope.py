@@ -10,7 +10,7 @@ import torch
 
 from sglang_dspark import platforms
 from sglang_dspark.bench import presets
-from sglang_dspark.bench.kernels import agreement
+from sglang_dspark.bench.kernels import agreement, sglang_modules, sglang_unfused
 from sglang_dspark.bench.kernels import sglang_qk_norm_rope as upstream
 from sglang_dspark.bench.kernels.op import Shape, UpstreamMissing
 from sglang_dspark.bench.kernels.qk_norm_rope import BENCH
@@ -40,9 +40,13 @@ def test_sglangs_own_store_agrees_within_its_share(dtype):
         qkv[:, columns] = rotation(given, qkv[:, columns], given.tables.k_norm_multipliers, positions)
         return qkv[:, columns]
 
-    sglang = upstream.joined(norm_and_rotate, upstream.stored(given.spec, given.tables), given.spec)
-    calls = {"torch": BENCH.bind(CPU, given, "torch"), "sglang": sglang}
-    share = upstream.differing_share(given.shape)
+    scales = given.spec.pool_scales if dtype.itemsize == 1 else None
+    store = sglang_modules.store(given.spec, given.tables.pools, scales)
+    calls = {
+        "torch": BENCH.bind(CPU, given, "torch"),
+        "sglang": upstream.joined(norm_and_rotate, store, given.spec),
+    }
+    share = sglang_unfused.differing_share(platforms.describe("amd", "gfx950"), given.shape)
     assert agreement.disagreement(BENCH, given, calls, {"sglang": share}) == {}
     if dtype.itemsize == 1:
         # Two roundings instead of one do show: a share of nothing would leave SGLang out of every fp8 table.
@@ -108,7 +112,7 @@ def test_another_pool_is_said(kernel):
         def __init__(self, size):
             pass
 
-    kernel(*upstream.POOL, MHATokenToKVPool)
+    kernel(*sglang_modules.POOL, MHATokenToKVPool)
     given = work()
-    with pytest.raises(UpstreamMissing, match="the pool of SGLang .* cannot be made: TypeError"):
-        upstream.stored(given.spec, given.tables)
+    with pytest.raises(UpstreamMissing, match="MHATokenToKVPool of SGLang .* cannot be made: TypeError"):
+        sglang_modules.store(given.spec, given.tables.pools, None)

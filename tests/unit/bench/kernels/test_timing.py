@@ -23,11 +23,19 @@ from .machines import FakeMachine
 CPU = platforms.describe("cpu", "cpu")
 TP4 = presets.PRESETS["m3-tp4"]
 CONDITIONS = [(mode, cache) for cache in ("cold", "warm") for mode in ("graph", "eager")]
-MISSING = "not timed, context_kv, bf16 pools, sglang, sglang_1_warp: SGLang's writer runs on a GPU only"
+MISSING = "not timed, context_kv, bf16 pools, sglang, unfused: SGLang is not installed"
+
+
+def missing(*_):
+    raise UpstreamMissing("SGLang is not installed")
 
 
 def selection_of(*benches, backends=("torch",), refused=None) -> Selection:
-    """A run of these ops on the torch backend alone, with one and with eight tokens."""
+    """A run of these ops on the torch backend alone, with one and with eight tokens; without SGLang."""
+    alone = tuple(Baseline(name, missing, lambda *_: 1e-2) for name in ("sglang", "unfused"))
+    benches = tuple(
+        bench if len(bench.baselines) == 1 else dataclasses.replace(bench, baselines=alone) for bench in benches
+    )
     named = {bench.name: tuple(backends) for bench in benches}
     return Selection(benches, (TP4,), (1, 8), (torch.bfloat16,), named, refused or {})
 
@@ -53,7 +61,7 @@ def parity_passes(monkeypatch):
 
 def baseline(call) -> Baseline:
     """A way of SGLang's that makes its call of ours."""
-    return Baseline("sglang", lambda platform, spec, tables: call(platform, spec, tables), lambda shape: 1e-2)
+    return Baseline("sglang", lambda platform, spec, tables: call(platform, spec, tables), lambda *_: 1e-2)
 
 
 def with_baseline(setting: Setting, call) -> None:
@@ -232,9 +240,6 @@ def test_sglangs_that_raises_is_not_timed(setting):
 
 
 def test_sglangs_that_is_missing_is_a_note(setting):
-    def missing(*_):
-        raise UpstreamMissing("SGLang is not installed")
-
     with_baseline(setting, missing)
     assert {row.subject for row in timed_rows(setting)} == {"device_copy", "event_pair", "torch"}
     assert list(setting.notes) == ["not timed, context_kv, bf16 pools, sglang: SGLang is not installed"]
