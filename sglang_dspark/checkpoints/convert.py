@@ -14,7 +14,14 @@ from typing import Any
 
 from sglang_dspark.checkpoints.config import DraftConfig, Layout, flatten, parse_draft_config
 from sglang_dspark.checkpoints.errors import CheckpointError
-from sglang_dspark.checkpoints.files import CONFIG_NAME, INDEX_NAME, StoredTensors, read_config, read_tensors
+from sglang_dspark.checkpoints.files import (
+    CONFIG_NAME,
+    INDEX_NAME,
+    StoredTensors,
+    read_config,
+    read_tensors,
+    stays_inside,
+)
 from sglang_dspark.checkpoints.headers import StoredTensor
 from sglang_dspark.checkpoints.publish import published
 from sglang_dspark.checkpoints.tables import difference
@@ -40,6 +47,8 @@ DEFAULT_SHARD_BYTES = 5_000_000_000
 # Tokenizers and the like; a larger file is another copy of the weights.
 MAX_COPIED_BYTES = 64 << 20
 PLAIN_DTYPES = ("BF16", "F16", "F32")
+# Weights in other formats, and what only a pickle reader opens.
+OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".pkl", ".pickle", ".ckpt", ".joblib", ".npz", ".h5", ".msgpack")
 
 
 @dataclass(frozen=True)
@@ -261,7 +270,9 @@ def _list_files(made: Plan) -> None:
             continue
         if not path.is_file() or path.name.startswith("."):
             made.left_out.append((path.name, "not a plain file of the checkpoint"))
-        elif path.stat().st_size > MAX_COPIED_BYTES or path.suffix in (".bin", ".pt", ".pth", ".gguf"):
+        elif path.stat().st_size > MAX_COPIED_BYTES or path.suffix in OTHER_WEIGHTS:
             made.left_out.append((path.name, "another copy of weights, by its name or size"))
+        elif not stays_inside(made.source, path):
+            made.left_out.append((path.name, "a link that leaves the checkpoint's folder"))
         else:
             made.copied.append(path)

@@ -110,6 +110,17 @@ def read_index(folder: Path, subject: str = DRAFT) -> dict[str, str]:
     return found
 
 
+def stays_inside(folder: Path, path: Path) -> bool:
+    """Whether a file of the folder is really in it, links followed; the hub's cache keeps a snapshot's in `blobs`.
+
+    Weights may be links to anywhere: whoever made the folder made them, and only what is a tensor of the draft is read.
+    A file that is copied may not, or a folder from anyone could carry this user's own files away.
+    """
+    real, home = path.resolve(), folder.resolve()
+    blobs = home.parents[1] / "blobs" if home.parent.name == "snapshots" else home
+    return real.is_relative_to(home) or real.is_relative_to(blobs)
+
+
 def _is_file_name(name: str) -> bool:
     """Whether it names something in the folder itself, whatever the system's rules of paths are."""
     return Path(name).name == name and name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
