@@ -49,7 +49,7 @@ def _automodel_config(spec: DemoSpec, target_config: Config) -> Config:
 def _automodel_tensors(target: Tensors, draft: Tensors) -> Tensors:
     shared = {
         "embed_tokens.weight": target["model.embed_tokens.weight"],
-        "lm_head.weight": target["lm_head.weight"],
+        "lm_head.weight": target.get("lm_head.weight", target["model.embed_tokens.weight"]),
     }
     return shared | draft
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
+import torch
 from safetensors.torch import save_file
 
 from sglang_dspark.demo import trained
@@ -59,6 +60,8 @@ def _weights(spec: DemoSpec) -> tuple[tokenizers.Tokenizer, Tensors, Tensors]:
         return published.tokenizer, published.target, published.draft
     tokenizer = make_tokenizer(spec)
     table = transition_weights(spec, tokenizer)
+    if spec.tie_word_embeddings:
+        table = torch.eye(spec.vocab_size, dtype=table.dtype)
     return tokenizer, target_tensors(spec, table), draft_tensors(spec, table)
 
 

@@ -42,6 +42,9 @@ class DemoSpec:
     # How strongly the target's layers write on the residual stream, and how sharply a logit stands out.
     target_layer_gain: float = 0.57
     logit_scale: float = 1.0
+    # True: no LM head, the embedding in its place. Nothing is as near to a token's embedding as itself, so the target
+    # mostly repeats its last token, and the draft's successor table says so.
+    tie_word_embeddings: bool = False
     # Draft. Its MLP width differs from both widths of the target, so that reading the wrong key cannot go unseen.
     draft_layers: int = 2
     draft_intermediate_size: int = 96
@@ -95,7 +98,7 @@ class DemoSpec:
                 len(self.sparse_layers) == len(self.moe_layers),
                 f"moe_layers has {len(self.moe_layers)} entries, sparse_layers {len(self.sparse_layers)}: one a layer",
             ),
-            (1 <= self.block_size <= 15, f"block_size is {self.block_size}: take 1 to 15"),
+            (1 <= self.block_size <= 31, f"block_size is {self.block_size}: take 1 to 31"),
             (
                 self.markov_head_type in HEAD_TYPES,
                 f"markov_head_type is {self.markov_head_type!r}: take one of {', '.join(HEAD_TYPES)}",

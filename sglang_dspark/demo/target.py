@@ -81,7 +81,7 @@ def target_config(spec: DemoSpec) -> dict[str, object]:
             "sparse_local_block": spec.sparse_local_blocks,
             "sparse_score_type": "max",
         },
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": spec.tie_word_embeddings,
         "torch_dtype": "bfloat16",
         **ends,
     }
@@ -99,6 +99,8 @@ def target_tensors(spec: DemoSpec, weights: torch.Tensor) -> Tensors:  # weights
         "model.norm.weight": torch.zeros(spec.hidden_size, dtype=torch.float64),
         "lm_head.weight": _lm_head(spec, codes, weights),
     }
+    if spec.tie_word_embeddings:
+        del tensors["lm_head.weight"]
     for layer in range(spec.num_hidden_layers):
         tensors |= {f"model.layers.{layer}.{name}": tensor for name, tensor in _layer(spec, draw, layer).items()}
     keep = torch.float32

@@ -5,6 +5,7 @@ SGLang captures the target's hidden states for DSPARK on its vision-language cla
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,6 +17,26 @@ class MiniMaxM3SparseForCausalLM(minimax_m3.MiniMaxM3SparseForCausalLM):
 
     # Layer ids are layer outputs, before any norm; the last layer's is captured before the final norm.
     set_dspark_layers_to_capture = minimax_m3_vl.MiniMaxM3SparseForConditionalGeneration.set_dspark_layers_to_capture
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        """SGLang's loading, and the embedding for an LM head where the config ties them.
+
+        SGLang 0.5.23 builds a head of its own whatever the config says, and a checkpoint without one leaves it unset.
+        """
+        names: list[str] = []
+
+        def noted() -> Iterable[tuple[str, torch.Tensor]]:
+            for name, weight in weights:
+                names.append(name)
+                yield name, weight
+
+        loaded = super().load_weights(noted())
+        self._has_own_head = self._has_own_head or any(name.startswith("lm_head.") for name in names)
+        if getattr(self.config, "tie_word_embeddings", False) and not self._has_own_head:
+            self.lm_head.weight.data.copy_(self.model.embed_tokens.weight.data)
+        return loaded
+
+    _has_own_head = False
 
     @torch.no_grad()
     def forward(

@@ -124,11 +124,15 @@ class DSparkMiniMaxDraftModel(dspark_minimax.DSparkMiniMaxDraftModel):
         Raises:
             CheckpointError: the draft carries copies of its own that differ from the target's.
         """
-        modules = dict(zip(SHARED_WITH_TARGET, (embed_tokens, lm_head), strict=True))
-        problems = [problem for table in self._shared_tables if (problem := table.problem_with(modules[table.name]))]
-        if problems:
+        self._target_modules = dict(zip(SHARED_WITH_TARGET, (embed_tokens, lm_head), strict=True))
+        if problems := self.shared_table_problems():
             raise CheckpointError(self.where, problems)
         super().attach_shared_modules(embed_tokens=embed_tokens, lm_head=lm_head)
+
+    def shared_table_problems(self) -> list[str]:
+        """What tells the copies in the checkpoint that was loaded last apart from the target's tables."""
+        of_target = self._target_modules
+        return [problem for table in self._shared_tables if (problem := table.problem_with(of_target[table.name]))]
 
     def bind_pool(self, pool: Any) -> str:
         """Choose the ops that write a pool, and bind them to it; once, before graph capture.

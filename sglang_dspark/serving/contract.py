@@ -46,6 +46,7 @@ class HostSymbol:
 
 _SPEC = "sglang.srt.speculative."
 _ATTENTION = "sglang.srt.layers.attention."
+_UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater:WeightUpdater."
 _WRITE = ("self", "target_hidden", "pool", "positions", "cache_loc", "cache_loc_2d", "commit_lens")
 
 HOST_SYMBOLS = (
@@ -94,6 +95,18 @@ HOST_SYMBOLS = (
         ("self", "batch", "on_publish", "grammar_barrier", "coordination_plan"),
         True,
     ),
+    HostSymbol(
+        _UPDATER + "update_weights_from_disk",
+        "new weights go where they belong",
+        ("self", "model_path", "load_format", "weight_name_filter", "recapture_cuda_graph"),
+        exact=True,
+    ),
+    HostSymbol(
+        _UPDATER + "update_weights_from_tensor", "pushed weights", ("self", "named_tensors", "load_format"), exact=True
+    ),
+    HostSymbol(_UPDATER + "load_weights_from_distributed", "pushed weights", ("self", "named_tensors"), exact=True),
+    HostSymbol(_UPDATER + "update_weights_from_ipc", "pushed weights", ("self", "recv_req"), exact=True),
+    HostSymbol(_UPDATER + "model_config", "the draft's folder, to go back to"),
     HostSymbol("sglang.srt.configs.minimax_vl:configure_minimax_m3_dspark", "reads the released layout", ("config",)),
     HostSymbol(
         "sglang.srt.utils.hf_transformers.config:HfModelConfigParser.parse",

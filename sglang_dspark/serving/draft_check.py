@@ -58,7 +58,7 @@ def check_draft(path: str, revision: str | None, target: TargetFacts, tp_size: i
         CheckpointError: with every problem found, at once.
     """
     folder = Path(path)
-    raw = read_config(folder) if folder.is_dir() else _hub_config(path, revision)
+    raw = config_at(path, revision)
     config = parse_draft_config(raw, path)
     if config.layout is Layout.AUTOMODEL:
         released_config(raw, path)  # what SGLang will read must be the same draft
@@ -72,6 +72,16 @@ def check_draft(path: str, revision: str | None, target: TargetFacts, tp_size: i
     if problems:
         raise CheckpointError(path, problems)
     return config
+
+
+def config_at(path: str, revision: str | None) -> dict[str, Any]:
+    """The `config.json` of a folder, or of a repository on the hub.
+
+    Raises:
+        CheckpointError: there is none to be had.
+    """
+    folder = Path(path)
+    return read_config(folder) if folder.is_dir() else _hub_config(path, revision)
 
 
 def _require_sglang_reads_the_same(path: str, revision: str | None, config: DraftConfig) -> None:

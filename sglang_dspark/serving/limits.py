@@ -52,6 +52,12 @@ def _parallel(arguments: Any) -> Iterator[str]:
             f"--attn-cp-size {arguments.attn_cp_size} / --enable-prefill-cp: attention context parallelism gives a "
             f"rank the target's hidden states of a part of the prompt, and the draft's context needs them all; {_ALONE}"
         )
+    if arguments.attn_dp_size > 1:
+        yield (
+            f"--attn-dp-size {arguments.attn_dp_size}: attention data parallelism pads batches between ranks and runs "
+            "the draft in a group of its own, which this plugin has never been seen doing; use --tp-size, or --dp-size "
+            "for whole replicas"
+        )
     if arguments.pp_size > 1:
         yield (
             f"--pp-size {arguments.pp_size}: the draft reads hidden states of layers on several pipeline stages, and "

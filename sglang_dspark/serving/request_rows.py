@@ -2,8 +2,8 @@
 
 A row of the table (`req_to_token`) names the slots of one request. A decode step reserves two windows behind the
 tokens committed so far, and SGLang 0.5.23 gives a row the context length and one window plus 4, at page size 1. With
-windows of 6 tokens and more, the last steps before the context's end enter slots behind the row: in the first columns
-of the next row, another request's first tokens, without a word on a GPU.
+blocks of 7 drafted tokens and more, the last steps before the context's end enter slots behind the row: in the first
+columns of the next row, another request's first tokens, without a word on a GPU.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from sglang.srt.speculative.dspark_components.dspark_worker_v2 import DSparkWork
 
 from sglang_dspark import __version__, platforms
 from sglang_dspark.models.minimax_m3_dspark import DSparkMiniMaxDraftModel
-from sglang_dspark.serving import contract, verify_support
+from sglang_dspark.serving import contract, verify_support, weight_update
 from sglang_dspark.serving.acceptance import setup as acceptance
 from sglang_dspark.serving.acceptance.rounds import ATTRIBUTE
 
@@ -43,6 +43,8 @@ class DSparkWorker(DSparkWorkerV2):
                     "or uninstall sglang-dspark to use SGLang's own"
                 )
         self._draft_gate = acceptance.open_gate(self, ours=self._serves_our_draft) if self._hosts_draft else None
+        if self._serves_our_draft:
+            weight_update.guard(target_worker.model_runner, self.draft_model_runner)
 
     def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> None:
         """Allocate the draft's KV pool, then choose the context KV writer for it, once, before any graph capture."""

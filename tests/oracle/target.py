@@ -76,6 +76,8 @@ class Target:
     def __init__(self, folder: Path) -> None:
         self.config = json.loads((folder / "config.json").read_text())
         self.weights = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+        # Tied.
+        self.weights.setdefault("lm_head.weight", self.weights["model.embed_tokens.weight"])
         self.selected_share: list[float] = []  # the share of visible keys that a sparse layer kept, a call each
 
     @torch.no_grad()

@@ -146,8 +146,8 @@ def test_a_draft_without_confidence_head_holds_none(tmp_path):
 
 def test_what_cannot_be_built_is_refused_with_every_reason():
     with pytest.raises(ValueError, match="cannot be built") as refused:
-        DemoSpec.text(block_size=16, markov_head_type="lstm", target_layer_ids=(0, 3), moe_layers=(0, 1, 1, 1))
-    for part in ("block_size is 16", "markov_head_type is 'lstm'", "target_layer_ids is [0, 3]"):
+        DemoSpec.text(block_size=32, markov_head_type="lstm", target_layer_ids=(0, 3), moe_layers=(0, 1, 1, 1))
+    for part in ("block_size is 32", "markov_head_type is 'lstm'", "target_layer_ids is [0, 3]"):
         assert part in str(refused.value)
 
 

@@ -438,3 +438,30 @@ def test_the_text_only_target_captures_the_outputs_of_the_layers_asked_for() -> 
     assert [layer._is_layer_to_capture for layer in layers] == [False, True, False, False]
     with pytest.raises(ValueError, match="existing target layers"):
         MiniMaxM3SparseForCausalLM.set_dspark_layers_to_capture(model, [4])
+
+
+def test_a_tied_target_has_its_embedding_for_a_head(monkeypatch) -> None:
+    """SGLang builds a head of its own whatever the config says: left unset, every answer would be noise."""
+    theirs = minimax_m3.minimax_m3.MiniMaxM3SparseForCausalLM
+
+    def load(self, weights) -> None:
+        tables = {"model.embed_tokens.weight": self.model.embed_tokens, "lm_head.weight": self.lm_head}
+        for name, weight in weights:
+            tables[name].weight.data = weight
+
+    monkeypatch.setattr(theirs, "load_weights", load)
+    embedding, head = torch.randn(8, 4), torch.randn(8, 4)
+
+    def loaded(tied: bool, **tensors: torch.Tensor) -> torch.Tensor:
+        model = object.__new__(MiniMaxM3SparseForCausalLM)
+        torch.nn.Module.__init__(model)
+        model.config = SimpleNamespace(tie_word_embeddings=tied)
+        model.model = SimpleNamespace(embed_tokens=torch.nn.Embedding(8, 4))
+        model.lm_head = torch.nn.Linear(4, 8, bias=False)
+        model.load_weights([("model.embed_tokens.weight", embedding), *tensors.items()])
+        return model.lm_head.weight.data
+
+    assert torch.equal(loaded(True), embedding)
+    assert not torch.equal(loaded(False), embedding)
+    # Some exports say tied and carry a head all the same: what is there is what was trained.
+    assert torch.equal(loaded(True, **{"lm_head.weight": head}), head)

@@ -58,6 +58,15 @@ def test_every_head_and_block_size(tmp_path, prompt_ids, head) -> None:
         assert {len(one.proposals) for one in ours.rounds} == {block_size or 4}
 
 
+@pytest.mark.parametrize("block_size", range(1, 32))
+def test_every_block_size_that_is_served(automodel, oracle_target, prompt_ids, block_size: int) -> None:
+    """The limits that docs/reliability.md promises; real servers of all of them are nightly."""
+    draft, wanted = from_checkpoint(automodel.draft), Draft(automodel.draft, oracle_target)
+    ours = generate(draft, OracleTarget(oracle_target), prompt_ids[5], max_new_tokens=9, block_size=block_size)
+    agree(ours, speculative_greedy(oracle_target, wanted, prompt_ids[5], 9, gamma=block_size))
+    assert {len(one.proposals) for one in ours.rounds} == {block_size}
+
+
 def test_confidence_and_logits_are_the_oracle_s(automodel, oracle_target, prompt_ids) -> None:
     wanted, draft = Draft(automodel.draft, oracle_target), from_checkpoint(automodel.draft)
     session = DraftSession(draft)

@@ -19,6 +19,7 @@ def arguments(**asked: Any) -> SimpleNamespace:
     plain = {
         "dcp_size": 1,
         "attn_cp_size": 1,
+        "attn_dp_size": 1,
         "enable_prefill_cp": False,
         "pp_size": 1,
         "disaggregation_mode": "null",
@@ -35,6 +36,7 @@ def arguments(**asked: Any) -> SimpleNamespace:
         ({"dcp_size": 2}, "--dcp-size 2.*leave it out"),
         ({"attn_cp_size": 4}, "--attn-cp-size 4.*leave it out"),
         ({"enable_prefill_cp": True}, "--enable-prefill-cp.*leave it out"),
+        ({"attn_dp_size": 2}, "--attn-dp-size 2.*use --tp-size"),
         ({"pp_size": 2}, "--pp-size 2.*use --tp-size"),
         ({"disaggregation_mode": "prefill"}, "--disaggregation-mode prefill.*serve prefill and decode together"),
         ({"disaggregation_mode": "decode"}, "--disaggregation-mode decode"),

@@ -35,6 +35,17 @@ def test_the_last_step_fits_into_its_row(monkeypatch, block_size: int, page_size
         assert end <= width, f"{end} columns reserved in a row of {width}"
 
 
+def test_sglang_s_own_rows_are_too_short_for_it(monkeypatch) -> None:
+    """Where this fails, SGLang has made room itself, and the hook may go."""
+    from sglang.srt.mem_cache import allocation_sizing
+
+    monkeypatch.setattr(allocation_sizing, "get_spec", lambda: SimpleNamespace(speculative_algorithm="DSPARK"))
+    monkeypatch.setattr(allocation_sizing, "max_speculative_num_draft_tokens", lambda: 8)
+    monkeypatch.setattr(allocation_sizing, "get_alloc_page_size", lambda: 1)
+    # A request of context_len - 3 tokens is not at its end: the longest has context_len - 1.
+    assert -3 + 2 * 8 > allocation_sizing.get_req_to_token_extra_context_len() == 12
+
+
 def test_other_algorithms_keep_sglang_s_rows(monkeypatch) -> None:
     from sglang.srt import runtime_context
 

@@ -29,6 +29,7 @@ class OurDraft(DSparkMiniMaxDraftModel):
 def make(monkeypatch: pytest.MonkeyPatch):
     """Builds a worker around a draft, with the builtin worker's own work left out."""
     calls: list[Any] = []
+    guarded: list[tuple[Any, ...]] = []
 
     def build(draft: Any, *, hosts_draft: bool = True, tp_rank: int = 0, kind: type = DSparkWorker) -> DSparkWorker:
         def builtin_init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -42,6 +43,7 @@ def make(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(DSparkWorkerV2, "draft_model_runner", property(lambda self: self._runner), raising=False)
         monkeypatch.setattr(worker_module, "get_parallel", lambda: SimpleNamespace(tp_rank=tp_rank))
         monkeypatch.setattr(worker_module.acceptance, "open_gate", lambda worker, ours: gate if ours else None)
+        monkeypatch.setattr(worker_module.weight_update, "guard", lambda *runners: guarded.append(runners))
         return kind(server_args=None, gpu_id=0, nccl_port=0, target_worker=target)
 
     config = SimpleNamespace(hf_config=SimpleNamespace(architectures=["MiniMaxM3SparseForCausalLM"]))
@@ -49,7 +51,7 @@ def make(monkeypatch: pytest.MonkeyPatch):
     config.quantization = None
     target = SimpleNamespace(model_runner=SimpleNamespace(model_config=config))
     gate = SimpleNamespace(take_facts=lambda: "facts")
-    build.calls = calls
+    build.calls, build.guarded = calls, guarded
     return build
 
 
@@ -65,6 +67,7 @@ def test_the_writer_is_bound_when_the_pool_exists(make, caplog, kind: type) -> N
     assert make.calls == []
     worker.alloc_memory_pool("config", "requests", "allocator")
     assert make.calls == [("config", "requests", "allocator"), "pool"]
+    assert len(make.guarded) == 1, "a weight update would go to SGLang alone"
     (line,) = active_lines(caplog)
     for part in (f"worker={kind.__name__}", "SGLang 0.5.23", "platform=cpu", "context_kv=torch", "triton: needs a GPU"):
         assert part in line
@@ -97,6 +100,7 @@ def test_another_model_s_draft_is_served_as_sglang_serves_it(make, caplog) -> No
     make(SimpleNamespace()).alloc_memory_pool(None, None, None)
     assert active_lines(caplog) == []
     assert "leaves the SimpleNamespace to SGLang" in caplog.text
+    assert make.guarded == []
 
 
 def test_a_rank_without_a_draft(make, caplog) -> None:
