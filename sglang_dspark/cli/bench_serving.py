@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -106,6 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     from sglang_dspark.bench.serving.client import SglangClient
 
     _check(arguments)
+    # A supervisor's way to say Ctrl-C: the servers must not outlive this process.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if arguments.demo:
         # This process's own description of the machine follows it as well.
         os.environ.update(CPU_ENGINE)

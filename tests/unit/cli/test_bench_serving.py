@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from sglang_dspark import cli
+from sglang_dspark.bench.serving.run import Subject
 from sglang_dspark.cli import bench_serving
 
 OWN = ["--model-path", "/models/M3", "--draft-path", "/models/draft"]
@@ -101,6 +106,28 @@ def test_the_demo_runs_in_float32_on_the_cpu(monkeypatch):
 )
 def test_what_the_rows_call_the_model(monkeypatch, given, name):
     assert bench_serving._name(parsed(monkeypatch, *given)) == name
+
+
+def test_a_terminated_run_takes_its_server_along(monkeypatch, tmp_path):
+    stopped = []
+
+    @contextmanager
+    def start():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30)
+            yield
+        finally:
+            stopped.append(True)
+
+    subject = Subject("no speculation", start, speculative=False)
+    monkeypatch.setattr(bench_serving, "_subjects", lambda arguments, logs: [subject])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert cli.main(["bench", "serving", *OWN, "--out", str(tmp_path)]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == [True]
 
 
 def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(capsys):
