@@ -219,6 +219,18 @@ def test_a_disk_that_refuses_is_a_reason_and_no_crash(folder, monkeypatch, numbe
     assert os.listdir(folder) == []
 
 
+def test_a_read_only_folder_serves_what_it_has(folder, monkeypatch):
+    """A cache that was filled when an image was built."""
+    found = cache.published("x.so", writes(b"code"))
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for module, name in ((cache.tempfile, "mkdtemp"), (cache.os, "replace"), (cache.os, "unlink"), (cache.os, "mkdir")):
+        monkeypatch.setattr(module, name, refuse)
+    assert cache.published("x.so", never) == found
+
+
 READ_ONLY = """
 import os, sys
 from sglang_dspark.ops.native import cache
