@@ -7,6 +7,8 @@ _DSPARK = _SRT + "speculative.dspark_components."
 _SCHEDULER = _SRT + "managers.scheduler_components."
 
 HOST_SYMBOLS: tuple[tuple[str, str, tuple[str, ...], bool], ...] = (
+    (_SRT + "plugins.hook_registry:HookRegistry.apply_hooks", "the scheduler's hooks are added late", (), False),
+    (_SRT + "plugins.hook_registry:HookRegistry._patched", "whether a hook has taken", (), False),
     (
         _SCHEDULER + "batch_result_processor:SchedulerBatchResultProcessor._resolve_spec_v2_tokens",
         "decode steps are counted",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from sglang.kernels.ops.speculative.dspark import dspark_accept
 from sglang.srt.speculative.dspark_components.dspark_draft import DraftBlockResult, DraftProposal
+from sglang.srt.speculative.dspark_components.dspark_verify import accept_draft_tokens
 from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
 
 from sglang_dspark.serving.acceptance.draft_gate import SWITCH, DraftGate
 from sglang_dspark.serving.acceptance.drafting_policy import DraftingPolicy
+from sglang_dspark.serving.cpu.sampling import around_chain_speculative_sampling
 from tests.unit.serving.acceptance.steps import Request
 
 GAMMA, MASK = 3, 9
@@ -32,7 +36,7 @@ class Proposer:
             temperatures=torch.ones(bs),
             greedy_draft=False,
         )
-        return DraftProposal(
+        self.made = DraftProposal(
             draft_block_ids=self.draft_block_ids_view(bs=bs, device="cpu"),
             draft_block=tokens,
             confidence=CONFIDENCE[:bs],
@@ -40,6 +44,7 @@ class Proposer:
             folded=True,
             verify_ids=torch.zeros(bs, GAMMA + 1),
         )
+        return self.made
 
     def draft_block_ids_view(self, *, bs: int, device: Any) -> torch.Tensor:
         return self.block[:bs]
@@ -99,8 +104,9 @@ class Setting:
 
 
 def test_where_all_draft_the_proposal_goes_through_as_it_is() -> None:
-    setting = Setting(modes=(None, "always"))
-    assert torch.equal(setting.propose().confidence, CONFIDENCE) and setting.proposer.calls == 1
+    """The very object: nothing reads, copies or waits for what is on the device in a step that is not sampled."""
+    setting = Setting(modes=(None, "always"), compact=True, every=2)
+    assert setting.propose() is setting.proposer.made and setting.proposer.calls == 1
     facts = setting.gate.take_facts()
     assert facts.drafted and facts.stopped is None and facts.confidence is None
     assert not facts.switched, "no request has to be told of its round"
@@ -136,6 +142,43 @@ def test_sampled_requests_keep_their_temperatures() -> None:
     sampling = SimpleNamespace(temperatures=torch.tensor([[0.5], [1.0]]), top_ks=torch.tensor([40, 1]))
     block = Setting(modes=("never", "never")).propose(sampling_info=sampling).draft_block
     assert block.temperatures.tolist() == [0.5, 1.0] and block.greedy_mask.tolist() == [False, True]
+
+
+def test_placeholders_leave_sampling_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's own acceptance of 40,000 placeholders, each of which the target says with 30%: the token behind the
+    anchor is distributed as the target's. A distribution of the draft other than one-hot would shift it."""
+    rows, vocabulary = 40_000, 12
+    monkeypatch.setattr(
+        dspark_accept, "chain_speculative_sampling_triton", partial(around_chain_speculative_sampling, None)
+    )
+    probabilities = torch.full((vocabulary,), 0.7 / (vocabulary - 1))
+    probabilities[MASK] = 0.3
+    sampling = SimpleNamespace(
+        temperatures=torch.ones(rows, 1),
+        top_ks=torch.full((rows,), 1 << 30),
+        need_top_k_sampling=False,
+        need_top_p_sampling=False,
+        is_all_greedy=False,
+        is_any_greedy=False,
+    )
+    setting = Setting(modes=("never",) * rows)
+    setting.proposer.block = torch.full((rows, GAMMA), MASK)
+    anchors = SimpleNamespace(bonus_tokens=torch.zeros(rows, dtype=torch.long))
+    proposal = setting.propose(bs=rows, sampling_info=sampling, draft_input=anchors)
+    candidates = torch.cat([proposal.draft_block_ids[:, :1], proposal.draft_block.draft_tokens], dim=1)
+    torch.manual_seed(0)
+    accepted, bonus, _ = accept_draft_tokens(
+        candidates=candidates,
+        target_logits=probabilities.log().expand(rows * (GAMMA + 1), vocabulary),
+        draft_block=proposal.draft_block,
+        sampling_info=sampling,
+        draft_input=anchors,
+        gamma=GAMMA,
+        verify_num_draft_tokens=GAMMA + 1,
+    )
+    first = torch.where(accepted > 0, MASK, bonus)
+    found = torch.bincount(first, minlength=vocabulary) / rows
+    assert float((found - probabilities).abs().max()) < 0.01
 
 
 def test_static_verify_drafts_for_all_where_one_wants_it() -> None:
