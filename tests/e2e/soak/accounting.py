@@ -13,9 +13,10 @@ import psutil
 from sglang_dspark.cli.server import Server, ServerFailed
 
 SAMPLE_SECONDS = 2.0
-# SGLang refreshes the gauges of an idle server every 30 s.
 PATIENCE_SECONDS = 45.0
-_POOL_METRICS = ("kv_available_tokens", "kv_evictable_tokens", "kv_used_tokens", "num_running_reqs", "num_queue_reqs")
+# Long enough for SGLang to report a step of it: the gauges then say that a request runs, and are refreshed at once when
+# none does. Otherwise an idle server refreshes them every 30 s.
+REPORTED_TOKENS = 200
 
 
 @dataclass(frozen=True)
@@ -32,22 +33,22 @@ def metric(server: Server, name: str) -> float:
     return sum(map(float, found))
 
 
-def pools(server: Server) -> dict[str, float]:
-    """The pools of an idle server whose cache holds nothing: every slot must be free then.
+def slots(server: Server) -> int:
+    """KV slots of an idle server that are free, or held by the prefix cache alone; all of them, when none is lost.
 
     Raises:
-        ServerFailed: the server did not become idle, or its gauges do not say so.
+        ServerFailed: the server did not become idle, or its gauges do not say so: a slot is still in use.
     """
     # SGLang flushes an idle server only. It counts a request whose client has left as running until it has dropped it.
     server.get(f"/flush_cache?timeout={PATIENCE_SECONDS}")
+    sampling = {"temperature": 0, "max_new_tokens": REPORTED_TOKENS, "ignore_eos": True}
+    server.post("/generate", {"input_ids": [5], "sampling_params": sampling})
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        found = {name: metric(server, name) for name in _POOL_METRICS}
-        if not any(found[name] for name in _POOL_METRICS[1:]):
-            return found
+    while any(metric(server, name) for name in ("num_running_reqs", "num_queue_reqs", "kv_used_tokens")):
         if time.monotonic() > deadline:
-            raise ServerFailed(f"the gauges of the idle server show no empty cache: {found}\n{server.log_tail()}")
-        time.sleep(0.5)
+            raise ServerFailed(f"the gauges of the server do not show that it is idle\n{server.log_tail()}")
+        time.sleep(0.2)
+    return round(metric(server, "kv_available_tokens") + metric(server, "kv_evictable_tokens"))
 
 
 def memory(server: Server) -> dict[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sglang_dspark.cli.server import Server
 from tests.e2e.serving import AT_ONCE
-from tests.e2e.soak.accounting import MemorySample, metric, pools, sample_memory
+from tests.e2e.soak.accounting import MemorySample, metric, sample_memory, slots
 from tests.e2e.soak.clients import Reply, run_clients
 from tests.e2e.soak.verdict import Expected, complaints
 from tests.e2e.soak.workload import Question, plan
@@ -26,11 +26,11 @@ PROGRESS = 500  # requests between two lines of the log
 class Outcome:
     """What a soak has shown."""
 
+    slots_before: int
+    slots_after: int = -1
     counts: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
     memory: list[MemorySample] = field(default_factory=list)
-    pools_before: dict[str, float] = field(default_factory=dict)
-    pools_after: dict[str, float] = field(default_factory=dict)
     retracted: float = 0.0
     seconds: float = 0.0
 
@@ -74,7 +74,7 @@ def soak(
     vocab_size: int,
 ) -> Outcome:
     """Put `requests` requests to a server with speculation, `clients` at once, and judge every reply."""
-    found = Outcome(pools_before=pools(server))
+    found = Outcome(slots_before=slots(server))
     started = time.monotonic()
 
     def seen(reply: Reply) -> None:
@@ -84,6 +84,7 @@ def soak(
         found.counts["answered after a retraction"] += bool(reply.meta.get("num_retractions"))
         for complaint in complaints(reply, asked[question], expected[question], vocab_size):
             found.complaints.append(f"request {reply.plan.number} ({reply.plan}): {complaint}")
+            logger.warning(found.complaints[-1])
         if _done(found) % PROGRESS == 0:
             found.seconds = time.monotonic() - started
             logger.info(found.describe())
@@ -100,7 +101,7 @@ def soak(
 
     asyncio.run(run())
     found.seconds = time.monotonic() - started
-    found.pools_after = pools(server)
+    found.slots_after = slots(server)
     found.retracted = metric(server, "num_retracted_requests_total")
     return found
 
