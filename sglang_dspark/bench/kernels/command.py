@@ -13,7 +13,17 @@ import torch
 
 from sglang_dspark import platforms
 from sglang_dspark.bench import environment, report, roofline, rows
-from sglang_dspark.bench.kernels import compiled, emulated, law, parity, selection, sglang_unfused, stopwatch, timing
+from sglang_dspark.bench.kernels import (
+    compiled,
+    context_kv,
+    emulated,
+    law,
+    parity,
+    selection,
+    sglang_unfused,
+    stopwatch,
+    timing,
+)
 from sglang_dspark.bench.kernels.op import ParityFailed, Shape
 from sglang_dspark.bench.kernels.selection import Selection
 from sglang_dspark.bench.kernels.stopwatch import Budget
@@ -59,6 +69,7 @@ def run(options: Options) -> int:
         presets=options.presets,
         tokens=options.tokens,
     )
+    options.out.mkdir(parents=True, exist_ok=True)  # rather than after minutes
     if platform.device_type == "cpu":
         return without_gpu(cpu_setting(platform, chosen, options), chosen, options)
     device_name = torch.cuda.get_device_name()
@@ -187,6 +198,16 @@ def unmeasured_rows(chosen: Selection, run: Run, notes: dict[str, None], quick: 
         for preset in chosen.presets_of(bench)[: 1 if quick else None]:
             _say_step(f"emulating {bench.name}, {preset.name}")
             yield from emulated.emulated_rows(bench, preset, run)
+    if context_kv.BENCH.name in [bench.name for bench in chosen.benches]:
+        yield from _emulated_sglang(chosen, run, notes, quick)
+
+
+def _emulated_sglang(chosen: Selection, run: Run, notes: dict[str, None], quick: bool) -> Iterator[Row]:
+    if reason := emulated.sglang_missing():
+        notes[reason] = None
+        return
+    _say_step("compiling and emulating SGLang's own writer")
+    yield from emulated.sglang_rows(context_kv.BENCH, chosen.presets[: 1 if quick else None], run)
 
 
 def stated_rows(

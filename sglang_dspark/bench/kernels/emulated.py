@@ -7,8 +7,9 @@ and every row is stored.
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from sglang_dspark.bench.environment import ROOT, is_checkout
 from sglang_dspark.bench.kernels.compiled import pool_kind
 from sglang_dspark.bench.kernels.context_kv import K_SCALE, V_SCALE
 from sglang_dspark.bench.kernels.op import OpBench, Shape
-from sglang_dspark.bench.presets import Preset
+from sglang_dspark.bench.presets import RELEASED_LAYERS, Preset
 from sglang_dspark.bench.rows import Row, Run
 from sglang_dspark.ops.context_kv.spec import FP8_DTYPES
 from sglang_dspark.platforms import describe
@@ -48,6 +49,27 @@ def emulated_rows(bench: OpBench, preset: Preset, run: Run) -> Iterator[Row]:
             case = {**bench.case(shape), "arch": arch, "pool_dtype": pool_kind(shape)}
             how = {"basis": rows.EMULATED, "backend": "hip"}
             yield Row(bench.name, arch, preset.name, case, how, figures(counters, bench.rows_of(shape)), False, run)
+
+
+def sglang_missing() -> str:
+    """Why SGLang's own writer cannot be compiled and run in the interpreter here, empty where it can."""
+    reason = _tests("budgets.upstream").missing()
+    return f"SGLang's own writer is not emulated: {reason}" if reason else ""
+
+
+def sglang_rows(bench: OpBench, presets: Sequence[Preset], run: Run) -> Iterator[Row]:
+    """The same of SGLang's own context KV writer, bf16 pools, with its four warps and with one."""
+    upstream = _tests("budgets.upstream")
+    answer = upstream.compiled()
+    for arch, warps, preset in itertools.product(ARCHS, upstream.WARPS, presets):
+        if preset.kv_heads not in upstream.HEADS or preset.layers != RELEASED_LAYERS:
+            continue
+        counters, worked_on = upstream.written(answer, arch, preset.kv_heads, warps)
+        shape = Shape(preset, 4, torch.bfloat16)
+        case = {**bench.case(shape), "arch": arch, "pool_dtype": pool_kind(shape)}
+        how = {"basis": rows.EMULATED, "backend": "triton", "warps": warps, "triton": answer["triton"]}
+        subject = f"{arch}, SGLang's, {warps} warp" + ("s" if warps > 1 else "")
+        yield Row(bench.name, subject, preset.name, case, how, figures(counters, worked_on), False, run)
 
 
 def figures(counters: Any, rows_worked_on: int) -> dict[str, float]:

@@ -39,6 +39,20 @@ def test_counts_of_the_query_op():
     assert all(row.figures["round_trips_count"] <= 3 for row in found)
 
 
+@needs_interpreter
+def test_sglangs_own_writer_is_counted_or_missed_out_loud():
+    """With Triton its counts stand beside ours (tests/budgets holds their ratio); without, a note says why."""
+    if reason := emulated.sglang_missing():
+        assert "Triton is not installed" in reason or "no SGLang" in reason
+        return
+    found = list(emulated.sglang_rows(CONTEXT_KV, [presets.PRESETS["m3-tp4"]], RUN))
+    assert {(row.case["arch"], row.how["warps"]) for row in found} == {
+        (arch, warps) for arch in ("gfx942", "gfx950") for warps in (4, 1)
+    }
+    ours = next(emulated.emulated_rows(CONTEXT_KV, presets.PRESETS["m3-tp4"], RUN)).figures["row_instructions_count"]
+    assert all(row.figures["row_instructions_count"] > ours for row in found)
+
+
 def test_an_installed_package_says_where_the_counts_are(monkeypatch):
     monkeypatch.setattr(emulated, "is_checkout", lambda: False)
     assert emulated.missing().startswith("emulated counts: run from a checkout")

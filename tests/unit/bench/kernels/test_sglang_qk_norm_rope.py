@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -116,3 +119,23 @@ def test_another_pool_is_said(kernel):
     given = work()
     with pytest.raises(UpstreamMissing, match="MHATokenToKVPool of SGLang .* cannot be made: TypeError"):
         sglang_modules.store(given.spec, given.tables.pools, None)
+
+
+@pytest.mark.parametrize(
+    ("where", "parameters"),
+    [
+        (upstream.CUDA_KERNEL, "qkv q_weight k_weight cos_sin_cache positions nq nk nv eps"),
+        (
+            upstream.ROCM_KERNEL,
+            "q k q_weight k_weight positions cos_sin_cache eps head_dim rotary_dim is_neox_style",
+        ),
+    ],
+)
+def test_the_installed_sglang_has_these_parameters(where, parameters):
+    """The kernels cannot run here, and importing them needs Triton: their source is read."""
+    module, name = where
+    package, *inside = module.split(".")
+    folders = importlib.util.find_spec(package).submodule_search_locations
+    source = Path(folders[0]).joinpath(*inside).with_suffix(".py").read_text()
+    (found,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name)
+    assert " ".join(argument.arg for argument in found.args.args) == parameters
