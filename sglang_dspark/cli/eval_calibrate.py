@@ -1,8 +1,8 @@
 """`sglang-dspark eval calibrate`: a temperature for each position of the confidence head, and what it mends.
 
 Takes confidences with their outcomes from the plain PyTorch reference (--target, --draft and prompts), or as a server
-collected them (--shards); fits temperatures on one half with SGLang's own fitter; and reports the calibration error
-of the other half, before and after. The file that --temperatures names is what SGLang's
+collected them (--shards); fits temperatures on a random half with SGLang's own fitter; and reports the calibration
+error of the other half, before and after. The file that --temperatures names is what SGLang's
 --speculative-dspark-confidence-sts-path reads.
 """
 
@@ -34,6 +34,7 @@ def add_parser(parts: Any) -> None:
     parser.add_argument("--shards", metavar="GLOB", help="files that a server collected, instead of the reference")
     judges.add_prompts(parser, "*")
     parser.add_argument("--temperatures", type=Path, required=True, metavar="FILE", help="the file to write for SGLang")
+    parser.add_argument("--rounds", type=Path, metavar="FILE", help="also write the rounds, for --shards another time")
     parser.add_argument("--out", type=Path, metavar="STEM", help="write STEM.json, STEM.md and STEM.png")
     parser.add_argument("--no-picture", action="store_true", help="leave out STEM.png, which needs matplotlib")
     parser.set_defaults(run=lambda arguments: run(arguments, parser))
@@ -46,15 +47,21 @@ def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error("prompts go with the reference, and not with --shards, whose prompts a server has answered")
     from sglang_dspark.evaluate import calibrating, picture, report
     from sglang_dspark.evaluate.fitting import write_calibration
+    from sglang_dspark.evaluate.samples import join
 
     draws = arguments.out is not None and not arguments.no_picture
     if draws:
         picture.load_pyplot()
-    source, settings, data, fit, held_out = _samples(arguments)
+    source, settings, data, parts = _samples(arguments)
+    if arguments.rounds is not None:
+        arguments.rounds.parent.mkdir(parents=True, exist_ok=True)
+        join(parts).save(arguments.rounds)
+    fit, held_out = calibrating.halves(parts, arguments.seed)
     judges.tell(f"fitting temperatures on {len(fit)} rounds with SGLang's fitter")
     found = calibrating.calibrate(fit, held_out)
     from sglang_dspark.bench.this_machine import run_facts
 
+    data = f"a random half of {data}"
     table = calibrating.calibration_table(run_facts(), source, settings, data, found)
     text = report.calibration_markdown(table)
     print(text)
@@ -65,14 +72,13 @@ def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return 0
 
 
-def _samples(arguments: argparse.Namespace) -> tuple[dict[str, Any], Any, str, Any, Any]:
-    """Where the rounds come from, how they were asked, in words, and the two halves."""
-    from sglang_dspark.evaluate.calibrating import halves
-    from sglang_dspark.evaluate.samples import join, read_shards
+def _samples(arguments: argparse.Namespace) -> tuple[dict[str, Any], Any, str, list[Any]]:
+    """Where the rounds come from, how they were asked, in words, and the rounds in parts."""
+    from sglang_dspark.evaluate.calibrating import cut
+    from sglang_dspark.evaluate.samples import read_shards
 
     if arguments.shards:
-        fit, held_out = halves(read_shards(arguments.shards))
-        return {"kind": "server's collected files"}, None, f"first half of {arguments.shards}", fit, held_out
+        return {"kind": "server's collected files"}, None, arguments.shards, cut(read_shards(arguments.shards))
     sets = judges.read_sets(arguments)
     judge, progress = judges.reference_of(arguments), judges.Progress()
     parts = []
@@ -80,8 +86,4 @@ def _samples(arguments: argparse.Namespace) -> tuple[dict[str, Any], Any, str, A
         for number, prompt in enumerate(one.prompts, start=1):
             parts.append(judge.samples(prompt.text))
             progress(one.name, number, len(one.prompts))
-    if len(parts) < 2:
-        raise ValueError("asked for a calibration from one prompt; give two or more: one half fits, the other judges")
-    # Whole prompts go to either side, in turn, so that no answer is on both.
-    data = f"every other prompt of {', '.join(one.name for one in sets)}"
-    return judge.describe(), judge.settings, data, join(parts[::2]), join(parts[1::2])
+    return judge.describe(), judge.settings, ", ".join(one.name for one in sets), parts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +12,10 @@ from sglang_dspark.evaluate.answer import Settings
 from sglang_dspark.evaluate.calibration import Position, judge, reliability, survival
 from sglang_dspark.evaluate.fitting import fit_temperatures
 from sglang_dspark.evaluate.results import SCHEMA
-from sglang_dspark.evaluate.samples import Samples
+from sglang_dspark.evaluate.samples import Samples, join
+
+# Parts of a server's collected rounds.
+PARTS = 64
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,30 @@ def calibrate(fit: Samples, held_out: Samples) -> Calibration:
     return Calibration(len(fit), held_out, judge(held_out, temperatures))
 
 
-def halves(samples: Samples) -> tuple[Samples, Samples]:
-    """The first half of the rounds to fit on, and the second to judge by."""
-    middle = len(samples) // 2
-    return (
-        Samples(samples.logits[:middle], samples.kept[:middle]),
-        Samples(samples.logits[middle:], samples.kept[middle:]),
-    )
+def halves(parts: Sequence[Samples], seed: int = 0) -> tuple[Samples, Samples]:
+    """Rounds to fit on, and rounds to judge by: whole parts on either side, at random.
+
+    At random, because data sets and traffic have an order, and halves of an order are of two kinds. Whole parts,
+    because the rounds of one answer are alike: on both sides they would judge what they were fitted on.
+
+    Raises:
+        ValueError: fewer than two parts.
+    """
+    if len(parts) < 2:
+        raise ValueError(
+            f"asked for two halves of {len(parts)} prompts; give two or more: one half fits, the other judges"
+        )
+    order = list(range(len(parts)))
+    random.Random(seed).shuffle(order)
+    middle = (len(parts) + 1) // 2
+    fit, held_out = sorted(order[:middle]), sorted(order[middle:])
+    return join([parts[index] for index in fit]), join([parts[index] for index in held_out])
+
+
+def cut(samples: Samples, parts: int = PARTS) -> list[Samples]:
+    """Collected rounds as parts that lie together in time: few answers reach into two of them."""
+    logits, kept = samples.logits.tensor_split(parts), samples.kept.tensor_split(parts)
+    return [Samples(*pair) for pair in zip(logits, kept, strict=True) if len(pair[1])]
 
 
 def calibration_table(

@@ -11,6 +11,7 @@ from sglang_dspark import cli
 from sglang_dspark.cli.server import free_port
 from sglang_dspark.demo import DemoPair, DemoSpec, build
 from sglang_dspark.evaluate import calibrating
+from sglang_dspark.evaluate.samples import read_shards
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +55,19 @@ def test_acceptance_of_the_reference(reference: list[str], tmp_path: Path, capsy
 def test_calibration_of_the_reference(
     reference: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every other prompt is kept out of the fit. SGLang's fitter has tests of its own, and eight seconds to start."""
+    """Half of the prompts is kept out of the fit, and all rounds can be kept for another one. SGLang's fitter has tests
+    of its own, and eight seconds to start."""
     seen = []
     monkeypatch.setattr(calibrating, "fit_temperatures", lambda samples: seen.append(len(samples)) or [2.0, 0.5])
-    out = tmp_path / "sts.json"
-    assert cli.main(["eval", "calibrate", *reference, "demo-code", "--limit", "5", "--temperatures", str(out)]) == 0
+    out, rounds = tmp_path / "sts.json", tmp_path / "deep" / "rounds.0.pt"
+    arguments = [*reference, "demo-code", "--limit", "5", "--temperatures", str(out), "--rounds", str(rounds)]
+    assert cli.main(["eval", "calibrate", *arguments]) == 0
     written = json.loads(out.read_text())
     assert written["temperatures"] == [2.0, 0.5] and written["num_samples"] == seen[0]
     text = capsys.readouterr().out
-    assert f"fitted on {seen[0]} rounds" in text
+    assert (
+        f"fitted on {seen[0]} rounds; everything below is of {len(read_shards(str(rounds))) - seen[0]} others" in text
+    )
     assert "| 1 | 2.00 |" in text and "| 2 | 0.50 |" in text
 
 

@@ -10,7 +10,7 @@ from sglang.benchmark.dspark_sts_fit import default_temperature_grid, fit_sts_te
 from sglang.srt.speculative.dspark_components.dspark_sts import load_sts_calibration_from_path
 
 from sglang_dspark.evaluate import fitting
-from sglang_dspark.evaluate.calibrating import calibrate, halves
+from sglang_dspark.evaluate.calibrating import calibrate, cut, halves
 from sglang_dspark.evaluate.fitting import FitError, fit_temperatures, run_sglang, write_calibration
 from sglang_dspark.evaluate.samples import Samples, join
 from tests.unit.evaluate.rounds import drawn
@@ -21,8 +21,8 @@ def test_a_known_temperature_is_found_and_served(tmp_path: Path) -> None:
     process, judged on other rounds, and back through the loader that its server uses."""
     truth = torch.tensor([1.0, 1.0])
     samples = drawn(6_000, torch.tensor([2.0, 3.0]) * truth, truth)
-    fit, held_out = halves(samples)
-    assert len(fit) == len(held_out) == 3_000
+    fit, held_out = halves(cut(samples))
+    assert len(fit) + len(held_out) == 6_000
     found = calibrate(fit, held_out)
     directly = fit_sts_temperatures(logits=fit.logits, prefix_mask=fit.outcomes, grid=default_temperature_grid())
     assert found.temperatures == directly["temperatures"]
@@ -34,14 +34,32 @@ def test_a_known_temperature_is_found_and_served(tmp_path: Path) -> None:
     write_calibration(path, found.positions, "drawn", found.fitted_on)
     loaded = load_sts_calibration_from_path(str(path))
     assert loaded.temperatures == found.temperatures
-    assert (loaded.dataset, loaded.num_samples) == ("drawn", 3_000)
+    assert (loaded.dataset, loaded.num_samples) == ("drawn", len(fit))
     # The held-out errors, not the fitter's own.
     assert loaded.ece_after == [one.ece_after for one in found.positions] != directly["ece_after"]
 
 
-def test_halves_hold_every_round() -> None:
-    samples = drawn(7, torch.ones(2), torch.ones(2))
-    assert torch.equal(join(halves(samples)).logits, samples.logits)
+def test_halves_hold_every_round_once() -> None:
+    """Whole parts on either side, and not by their order: sets of prompts go through their kinds in turn."""
+    samples = drawn(100, torch.ones(2), torch.ones(2))
+    parts = cut(samples, parts=10)
+    fit, held_out = halves(parts)
+    both = join([fit, held_out])
+    assert torch.equal(both.logits[:, 0].sort().values, samples.logits[:, 0].sort().values)
+    sides = ["fit" if (fit.logits == part.logits[0]).all(1).any() else "held out" for part in parts]
+    assert sides.count("fit") == 5
+    assert sides not in (["fit", "held out"] * 5, ["fit"] * 5 + ["held out"] * 5)
+    for part, side in zip(parts, sides, strict=True):
+        whole = fit if side == "fit" else held_out
+        assert all((whole.logits == row).all(1).any() for row in part.logits)
+    assert torch.equal(halves(parts)[0].logits, fit.logits) and not torch.equal(halves(parts, 1)[0].logits, fit.logits)
+    with pytest.raises(ValueError, match="two halves of 1 prompts"):
+        halves(parts[:1])
+
+
+def test_few_rounds_are_cut_into_fewer_parts() -> None:
+    samples = drawn(3, torch.ones(2), torch.ones(2))
+    assert [len(part) for part in cut(samples)] == [1, 1, 1]
 
 
 def test_too_few_rounds() -> None:
