@@ -49,6 +49,8 @@ def serve(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     arguments = ["--model-path", str(pair.target), "--device", "cpu", "--dtype", dtype, "--max-total-tokens", "32768"]
+    # An idle scheduler would otherwise turn in circles on a core that the other tests could use.
+    arguments.append("--sleep-on-idle")
     if speculative:
         arguments += ["--speculative-algorithm", "dspark", "--speculative-draft-model-path", str(pair.draft)]
     with Server([*arguments, *flags], log, environment={**CPU_ENGINE, **(environment or {})}) as server:
