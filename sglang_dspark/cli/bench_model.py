@@ -83,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
             target, draft, arguments.tp, batch, arguments.context, arguments.weights, arguments.kv, arguments.draft_kv,
             arguments.block_overlap, arguments.expert_overlap,
         )  # fmt: skip
-        prices = _prices(arguments, question.kv_heads)
+        shape = {"kv_heads": question.kv_heads, "query_heads": question.query_heads, "layers": draft.layers}
+        prices = _prices(arguments, shape)
         # SGLang's own rule: MiniMaxM3SparseForCausalLM.shared_experts_fusion_disable_reason.
         question = replace(question, shared_fused=prices.arch != "gfx942")
         found += as_rows.rows_of(question, prices, arguments.accepted_length, facts)
@@ -111,7 +112,7 @@ def _sizes(arguments: argparse.Namespace) -> tuple[TargetSizes, DraftSizes]:
     return target, replace(draft, **{name: value for name, value in given.items() if value is not None})
 
 
-def _prices(arguments: argparse.Namespace, kv_heads: int) -> Prices:
+def _prices(arguments: argparse.Namespace, shape: dict[str, int]) -> Prices:
     from sglang_dspark.bench import rows
     from sglang_dspark.bench.step_model import prices
 
@@ -122,7 +123,7 @@ def _prices(arguments: argparse.Namespace, kv_heads: int) -> Prices:
     )  # fmt: skip
     if not arguments.rows:
         return found
-    measured = prices.calibrated(found, rows.read(arguments.rows), kv_heads, arguments.draft_kv)
+    measured = prices.calibrated(found, rows.read(arguments.rows), shape, arguments.draft_kv)
     if arguments.launch_us is None:
         return measured
     sources = {**measured.sources, "launch": found.sources["launch"]}

@@ -19,6 +19,9 @@ from .stages import Stage
 BANDWIDTH_SHARE, OPERATIONS_SHARE, LINK_SHARE = 0.8, 0.5, 0.7
 # Between two kernels of a captured graph; a small sum over a node's ranks, its launch and its waiting.
 LAUNCH_US, COLLECTIVE_US = 1.5, 12.0
+# How the pool types of rows begin, and who ran SGLang's separate kernels there.
+POOL_NAMES = {"bf16": "bf16", "fp8": "e4m3"}
+UNFUSED = "unfused"
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,14 @@ class Prices:
         return None
 
 
-def stated(device: str, launch_us: float = LAUNCH_US, eager_launch_us: float | None = None,
-           collective_us: float = COLLECTIVE_US, bandwidth_share: float = BANDWIDTH_SHARE,
-           operations_share: float = OPERATIONS_SHARE) -> Prices:  # fmt: skip
+def stated(
+    device: str,
+    launch_us: float = LAUNCH_US,
+    eager_launch_us: float | None = None,
+    collective_us: float = COLLECTIVE_US,
+    bandwidth_share: float = BANDWIDTH_SHARE,
+    operations_share: float = OPERATIONS_SHARE,
+) -> Prices:
     """The prices of a chip by its data sheet and the assumed shares.
 
     Raises:
@@ -116,49 +124,66 @@ def stated(device: str, launch_us: float = LAUNCH_US, eager_launch_us: float | N
     )
 
 
-def calibrated(prices: Prices, rows: Iterable[Row], kv_heads: int, draft_kv: str) -> Prices:
+def calibrated(prices: Prices, rows: Iterable[Row], shape: Mapping[str, int], draft_kv: str) -> Prices:
     """The prices with what rows of the same chip have measured in place of what was stated.
 
     The 1 GiB copy gives the memory's rate, the smallest copy in a captured graph an upper bound of a launch, and each
-    op's own times (cold cache, graph replay, same KV heads and pool type) replace the price of its stage.
+    op's own times replace the price of its stage.
+
+    Args:
+        prices: the stated ones.
+        rows: of `bench kernels`; those of other chips are left out.
+        shape: what a row's case must hold where it names it: kv_heads, query_heads, layers.
+        draft_kv: the draft's pool, "bf16" or "fp8".
 
     Raises:
         ValueError: no row is of this chip.
     """
-    own = [row for row in rows if row.measured and (chip := chip_named(row.run.device["name"])) is not None
-           and chip.name == prices.device]  # fmt: skip
+    own = [row for row in rows if row.measured and _chip_name(row) == prices.device]
     if not own:
         raise ValueError(f"expected measured rows of the {prices.device}, found none: calibrate with its own rows")
-    sources = dict(prices.sources)
+    sources, when = dict(prices.sources), own[-1].run.started[:10]
+    # Contained in every time.
     empty_us = next((row.figures["p50_us"] for row in own if row.subject == "event_pair"), 0.0)
-    when = own[-1].run.started[:10]
     for row in own:
         if row.benchmark == "device" and row.subject == "device_copy":
-            prices = replace(prices, bytes_per_s=row.figures["bandwidth_gb_per_s"] * 1e9)
-            sources["memory"] = f"measured copy, {row.figures['bandwidth_gb_per_s']:.0f} GB/s ({when})"
-    times: dict[tuple[str, str], dict[int, float]] = {}
-    copies = []
-    for row in own:
-        if row.how.get("mode") != "graph" or row.how.get("cache", "cold") != "cold" or "tokens" not in row.case:
-            continue
-        if row.subject == "device_copy":
-            copies.append(row.figures["p50_us"] - empty_us)
-        elif row.case.get("kv_heads") == kv_heads and str(row.case.get("pool_dtype", "bf16")).startswith(
-            "bf16" if draft_kv == "bf16" else "e4m3"
-        ):
-            of_op = times.setdefault((row.benchmark, _path(row.subject)), {})
-            us = max(row.figures["p50_us"] - empty_us, 0.0)
-            of_op[int(row.case["tokens"])] = min(us, of_op.get(int(row.case["tokens"]), us))
-    if copies:
+            rate = row.figures["bandwidth_gb_per_s"]
+            prices = replace(prices, bytes_per_s=rate * 1e9)
+            sources["memory"] = f"measured copy, {rate:.0f} GB/s ({when})"
+    timed = [row for row in own if row.how.get("mode") == "graph" and row.how.get("cache", "cold") == "cold"]
+    if copies := [row.figures["p50_us"] - empty_us for row in timed if row.subject == "device_copy"]:
         launch_us = max(min(copies), 0.0)
         prices = replace(prices, launch_us=launch_us, eager_launch_us=max(prices.eager_launch_us, launch_us))
         sources["launch"] = f"{launch_us:.2f} us, the smallest copy in a graph ({when})"
-    op_us = {key: tuple(sorted(found.items())) for key, found in times.items()}
-    if op_us:
+    if op_us := _op_times(timed, empty_us, shape, draft_kv):
         sources["ops"] = f"measured: {', '.join(sorted(f'{op} ({path})' for op, path in op_us))} ({when})"
     return replace(prices, sources=sources, op_us=op_us)
 
 
+def _chip_name(row: Row) -> str | None:
+    chip = chip_named(row.run.device["name"])
+    return chip.name if chip else None
+
+
+def _op_times(
+    rows: Iterable[Row], empty_us: float, shape: Mapping[str, int], draft_kv: str
+) -> dict[tuple[str, str], Sequence[tuple[int, float]]]:
+    """By op and path: the time at each number of rows, of ours the quickest backend's."""
+    times: dict[tuple[str, str], dict[int, float]] = {}
+    for row in rows:
+        case = row.case
+        same_shape = all(case.get(name, value) == value for name, value in shape.items())
+        if "tokens" in case and same_shape and str(case.get("pool_dtype")).startswith(POOL_NAMES[draft_kv]):
+            of_op, tokens = times.setdefault((row.benchmark, _path(row.subject)), {}), int(case["tokens"])
+            us = max(row.figures["p50_us"] - empty_us, 0.0)
+            of_op[tokens] = min(us, of_op.get(tokens, us))
+    for op in {op for op, _ in times}:
+        # Where its fused kernel does not apply, SGLang runs the unfused path.
+        if (op, UNFUSED) in times:
+            times.setdefault((op, "sglang"), times[op, UNFUSED])
+    return {key: tuple(sorted(found.items())) for key, found in times.items() if key[1] in ("ours", "sglang")}
+
+
 def _path(subject: str) -> str:
-    """Rows name a backend; of ours, the quickest one counts, and SGLang's as it launches its kernel itself."""
-    return subject if subject.startswith("sglang") or subject in ("unfused", "device_copy") else "ours"
+    """Rows name a backend of ours, or what is not ours; of SGLang's, its kernel as it launches it itself counts."""
+    return subject if subject.startswith("sglang") or subject in (UNFUSED, "device_copy") else "ours"

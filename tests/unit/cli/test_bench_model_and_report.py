@@ -18,7 +18,7 @@ SCRIPT = Path(sys.executable).with_name("sglang-dspark")
 
 def bench(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [SCRIPT, "bench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=900)
 
 
 def test_from_the_model_to_the_page(tmp_path):

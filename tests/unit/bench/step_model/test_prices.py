@@ -11,6 +11,7 @@ from sglang_dspark.bench.step_model.stages import Stage
 
 from ..made_up import timed_rows
 
+SHAPE = {"kv_heads": 1, "query_heads": 8, "layers": 5}
 PRICES = prices.Prices("x", "gfx942", 1e9, 1e12, 2e12, 1e8, 1.5, 10.0, 12.0, {})
 
 
@@ -50,7 +51,7 @@ def test_an_unknown_chip_is_refused_by_name():
 
 def test_rows_calibrate():
     """The large copy gives the bandwidth, the smallest in a graph the launch, without the time stamps' own time."""
-    found = prices.calibrated(prices.stated("MI300X"), timed_rows(), kv_heads=1, draft_kv="bf16")
+    found = prices.calibrated(prices.stated("MI300X"), timed_rows(), SHAPE, "bf16")
     assert found.bytes_per_s == 4200e9 and "measured copy, 4200 GB/s" in found.sources["memory"]
     smallest = next(row for row in timed_rows() if row.subject == "device_copy" and row.case.get("tokens") == 1)
     assert found.launch_us == pytest.approx(smallest.figures["p50_us"] - 2.0)
@@ -63,9 +64,31 @@ def test_rows_calibrate():
 
 def test_rows_of_other_heads_or_pools_or_chips_do_not_calibrate_the_op():
     stage = Stage("p", "n", op="context_kv", op_rows=48, op_calls=1)
-    fp8 = prices.calibrated(prices.stated("MI300X"), timed_rows(), kv_heads=1, draft_kv="fp8")
+    fp8 = prices.calibrated(prices.stated("MI300X"), timed_rows(), SHAPE, "fp8")
     assert not fp8.is_measured(stage, "ours")
-    two = prices.calibrated(prices.stated("MI300X"), timed_rows(), kv_heads=2, draft_kv="bf16")
+    two = prices.calibrated(prices.stated("MI300X"), timed_rows(), {**SHAPE, "kv_heads": 2}, "bf16")
     assert not two.is_measured(stage, "ours")
     with pytest.raises(ValueError, match="expected measured rows of the H200, found none"):
-        prices.calibrated(prices.stated("H200"), timed_rows(), kv_heads=1, draft_kv="bf16")
+        prices.calibrated(prices.stated("H200"), timed_rows(), SHAPE, "bf16")
+
+
+@pytest.mark.parametrize("fact", [{"query_heads": 16}, {"layers": 3}])
+def test_a_row_s_shape_must_be_the_question_s_where_it_names_it(fact):
+    rows = [replace(row, case={**row.case, **fact}) if row.benchmark == "context_kv" else row for row in timed_rows()]
+    found = prices.calibrated(prices.stated("MI300X"), rows, SHAPE, "bf16")
+    assert not found.op_us
+    assert prices.calibrated(prices.stated("MI300X"), rows, {**SHAPE, **fact}, "bf16").op_us
+
+
+def test_the_unfused_path_is_sglang_s_where_its_fused_kernel_does_not_apply():
+    """As with fp8 pools, whose rows have no subject "sglang"."""
+    unfused = [replace(row, subject="unfused") if row.subject == "sglang" else row for row in timed_rows()]
+    fp8 = [
+        replace(row, case={**row.case, "pool_dtype": "e4m3fnuz"}) if "pool_dtype" in row.case else row
+        for row in unfused
+    ]
+    found = prices.calibrated(prices.stated("MI300X"), fp8, SHAPE, "fp8")
+    fused = prices.calibrated(prices.stated("MI300X"), timed_rows(), SHAPE, "bf16")
+    assert found.op_us["context_kv", "sglang"] == fused.op_us["context_kv", "sglang"]
+    both = prices.calibrated(prices.stated("MI300X"), [*timed_rows(), *unfused], SHAPE, "bf16")
+    assert both.op_us["context_kv", "sglang"] == fused.op_us["context_kv", "sglang"]
