@@ -39,7 +39,7 @@ def check_all(op: str, all_executors: tuple, case: Any, check_law: Any, ran: Any
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "any_shape"])
 def test_drawn_cases_of_the_context_writer(native: bool, ran):
-    @profile(examples=50, nightly=1000)
+    @profile(examples=40, nightly=1000)
     @given(context_cases(native))
     def check(case: cases.Case) -> None:
         check_all("context_kv", executors.EXECUTORS, case, test_context_kv.check_law, ran)
@@ -51,7 +51,7 @@ def test_drawn_cases_of_the_context_writer(native: bool, ran):
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "any_shape"])
 def test_drawn_cases_of_the_query_block(native: bool, ran):
-    @profile(examples=50, nightly=1000)
+    @profile(examples=40, nightly=1000)
     @given(query_cases(native))
     def check(case: query_case.Case) -> None:
         check_all("qk_norm_rope", query_executors.EXECUTORS, case, test_qk_norm_rope.check_law, ran)
@@ -68,8 +68,10 @@ def break_tensor(draw: st.DrawFn, rows: dict[str, torch.Tensor | None]) -> dict[
     """One tensor of a call with another type, shape, device or order."""
     name = draw(st.sampled_from([name for name, tensor in rows.items() if tensor is not None]))
     tensor = rows[name]
-    kinds = ("dtype", "longer", "shorter", "dimension", "device", "stride")
-    kind = draw(st.sampled_from(kinds if tensor.dim() > 1 else (*kinds, "every_other")))
+    kinds = ["dtype", "longer", "shorter", "dimension", "device"]
+    if tensor.numel() > 1:  # one element has no stride
+        kinds.append("stride")
+    kind = draw(st.sampled_from(kinds))
     if kind == "dtype":
         others = (torch.float16, torch.int32, torch.uint8) if name != "commit_lens" else (torch.float32, torch.int16)
         tensor = tensor.to(draw(st.sampled_from(others)))
@@ -81,7 +83,7 @@ def break_tensor(draw: st.DrawFn, rows: dict[str, torch.Tensor | None]) -> dict[
         tensor = tensor[None]
     elif kind == "device":
         tensor = tensor.to("meta")
-    elif kind == "every_other" or tensor.dim() == 1:
+    elif tensor.dim() == 1:
         tensor = torch.cat((tensor, tensor))[::2]
     else:
         tensor = torch.stack((tensor, tensor), dim=-1)[..., 0]
@@ -102,7 +104,7 @@ def test_broken_rows_of_the_context_writer(backend: str):
     if backend == "host" and executors.NO_COMPILER:
         pytest.skip(executors.NO_COMPILER)
 
-    @profile(examples=60, nightly=1000)
+    @profile(examples=60, nightly=600)
     @given(st.data(), context_cases(native=True))
     def check(data: st.DataObject, case: cases.Case) -> None:
         given_case = cases.problem(case)
@@ -128,7 +130,7 @@ def test_broken_rows_of_the_query_block(backend: str):
     if backend == "host" and query_executors.NO_COMPILER:
         pytest.skip(query_executors.NO_COMPILER)
 
-    @profile(examples=60, nightly=1000)
+    @profile(examples=60, nightly=600)
     @given(st.data(), query_cases(native=True))
     def check(data: st.DataObject, case: query_case.Case) -> None:
         given_case = query_case.problem(case)
