@@ -87,12 +87,12 @@ class Shell:
         return path.read_text(errors="replace") if path.exists() else ""
 
 
-def servers(port: int) -> list[int]:
-    """The processes that were started with this port; a shell's background job has no other handle here."""
+def left_in(folder: Path) -> list[int]:
+    """The processes that stand in a folder: a background job and its children, whatever they call themselves."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            if f"--port\0{port}\0" in path.read_text(errors="replace"):
+            if path.readlink() == folder.resolve():
                 found.append(int(path.parent.name))
     return found
 
@@ -134,9 +134,10 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     yield shell
     for number, seconds in ((signal.SIGTERM, 60), (signal.SIGKILL, 10)):
         deadline = time.monotonic() + seconds
-        for pid in servers(port):
-            os.kill(pid, number)
-        while servers(port) and time.monotonic() < deadline:
+        for pid in left_in(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while left_in(folder) and time.monotonic() < deadline:
             time.sleep(0.2)
 
 
