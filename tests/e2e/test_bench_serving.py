@@ -21,7 +21,14 @@ def bench_serving(folder: Path, *arguments: str) -> tuple[subprocess.CompletedPr
     command = [SCRIPT, "bench", "serving", "--demo", "--quick", "--out", folder, *arguments]
     # What a user's shell has: the command asks for the CPU engine by itself.
     environment = {name: value for name, value in os.environ.items() if name != "SGLANG_USE_CPU_ENGINE"}
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        try:
+            out, error = process.communicate(timeout=1800)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # asked to end, it takes its servers along
+            raise
+    ran = subprocess.CompletedProcess(command, process.returncode, out, error)
     return ran, rows.read(sorted(folder.glob("*.jsonl")))
 
 
