@@ -191,19 +191,17 @@ def test_one_row_and_no_row(tmp_path: Path) -> None:
         assert (difference(found["a"], found["c"]) is None) is (rows == 0)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "level"), [(torch.uint8, PROBLEM), (torch.int32, PROBLEM), (torch.float8_e4m3fn, WARNING)]
-)
-def test_a_quantised_lm_head_of_the_target(tmp_path: Path, dtype: torch.dtype, level: Level) -> None:
-    """Fault 14. Packed, it fails at capture with a shape error; fp8, it costs accuracy on some chips."""
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float8_e4m3fn])
+def test_a_quantised_lm_head_of_the_target(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Fault 14. The head's own method computes the logits, packed or not; they are not those of the training."""
     target = save_target(tmp_path / "target")
     names = json.loads((target / INDEX).read_text())["weight_map"]
     path = target / names["lm_head.weight"]
     tensors = load_file(path)
     tensors["lm_head.weight"] = torch.zeros(100, 48).to(dtype)
     save_file(tensors, path)
-    text = only(save_draft(tmp_path / "draft", released()), target, level, "lm_head.weight")
-    assert "the draft computes its logits with it" in text
+    text = only(save_draft(tmp_path / "draft", released()), target, WARNING, "lm_head.weight")
+    assert "the draft computes its logits through the same quantised head" in text
 
 
 def test_a_quantised_draft_without_its_config(tmp_path: Path) -> None:
