@@ -147,7 +147,7 @@ def ask_mixed(server: Server, bodies: list[tuple[str, dict]]) -> list[Answer]:
 def test_a_losing_draft(
     pair_of: Callable[..., DemoPair], texts: list[str], plain_answers: list[Answer], logs: Path
 ) -> None:
-    """It is warned of, once; stopping it on the requests that lose saves most of what it costs; no token changes."""
+    """Faults 2 and 21. It is warned of, once; stopping it on the requests that lose saves most of what it costs; no token changes."""
     losing = DemoPair(pair_of().target, pair_of(wrong_draft=True).draft)
     environment = {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
     expected = [answer.tokens for answer in plain_answers[:16]]

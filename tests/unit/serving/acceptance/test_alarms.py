@@ -40,7 +40,7 @@ def window(alarms: Alarms, length: float, proposed: int = 7 * WINDOW_ROUNDS):
 
 
 def test_nothing_proposed(alarms: Alarms) -> None:
-    """Reported of a platform whose kernels were stubs: 1197 cycles, 0 proposed, and no word."""
+    """Fault 2. Reported of a platform whose kernels were stubs: 1197 cycles, 0 proposed, and no word."""
     alarm = window(alarms, 1.0, proposed=0)
     assert alarm.kind == NO_PROPOSALS and alarm.speaks
     for cause in ("sps-table-path", "confidence", "docs/troubleshooting.md#fault-2"):
