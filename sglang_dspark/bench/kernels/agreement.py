@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from sglang_dspark.bench.kernels.law import FEWEST, OUR_SHARE
+from sglang_dspark.bench.kernels.law import FEWEST, tolerance_of
 from sglang_dspark.bench.kernels.op import Call, OpBench, UpstreamMissing, Work, Written, bits
 from sglang_dspark.ops.dispatch import NoBackend
 from sglang_dspark.platforms import Platform
@@ -46,6 +46,7 @@ def disagreement(bench: OpBench, work: Work, calls: Mapping[str, Call], shares: 
     given = work.sets[0]
     written = bench.written(work, given)
     expected: list[torch.Tensor] | None = None
+    first = tolerance_of(next(iter(calls), ""))
     for name, call in calls.items():
         given.restore()
         for one in written:
@@ -65,18 +66,20 @@ def disagreement(bench: OpBench, work: Work, calls: Mapping[str, Call], shares: 
         for one, value, wanted in zip(written, values, expected, strict=True):
             if name in shares and not one.by_slot:
                 continue
-            if reason := _differs(one, value, wanted, shares.get(name)):
+            own = tolerance_of(name)
+            share = max(shares.get(name, own.share), first.share)
+            rounds = name in shares or own.fp8_values_round or first.fp8_values_round
+            if reason := _differs(one, value, wanted, share, rounds):
                 found.setdefault(name, reason)
     given.restore()
     return found
 
 
-def _differs(one: Written, value: torch.Tensor, wanted: torch.Tensor, share: float | None) -> str:
+def _differs(one: Written, value: torch.Tensor, wanted: torch.Tensor, share: float, fp8_values_round: bool) -> str:
     count = int((value != wanted).sum())
-    # V of an fp8 pool: SGLang's own roundings show in it too.
-    if not one.rounds and (share is None or one.tensor.itemsize > 1):
+    if not one.rounds and not (fp8_values_round and one.tensor.itemsize == 1):
         return f"{one.name} differs" if count else ""
-    limit = max(FEWEST, int(value.numel() * (OUR_SHARE if share is None else share)))
+    limit = max(FEWEST, int(value.numel() * share))
     return f"{one.name}: {count} of {value.numel()} elements differ, at most {limit} may" if count > limit else ""
 
 

@@ -127,3 +127,17 @@ def test_a_write_into_another_slot_is_found():
 
 def test_a_backend_that_covers_nothing_compares_nothing():
     assert check(CONTEXT_KV, backend="hip") == 0
+
+
+def test_aiter_rounds_elsewhere_and_is_held_to_sizes():
+    """Every element a little off is its rounding points; one element far off is a fault, whoever made it."""
+    given = QK_NORM_ROPE.build(law.Shape(TP4[0], 7, torch.bfloat16), "cpu", 64, 64, sets=1)
+    QK_NORM_ROPE.reference(given.spec, given.tables, *given.sets[0].rows)
+    k = QK_NORM_ROPE.written(given, given.sets[0])[1]
+    off = law.Written(k.name, (k.tensor.float() * 1.01).to(torch.bfloat16), k.rounds, k.by_slot)
+    slots = given.sets[0].slots
+    assert "elements differ" in law.differs_from_law(off, k, slots)
+    assert law.differs_from_law(off, k, slots, law.tolerance_of("aiter")) == ""
+    off.tensor[3, 0, 5] += 1
+    assert "further off" in law.differs_from_law(off, k, slots, law.tolerance_of("aiter"))
+    assert law.tolerance_of("hip") == law.OURS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 
 import pytest
@@ -36,6 +37,17 @@ def test_the_suite_is_where_it_is_looked_for():
     assert all((environment.ROOT / suite).is_file() for suite in parity.SUITES.values())
     last_line = parity.run_suite(platforms.describe("cpu", "cpu"), "qk_norm_rope", ["torch"], 600, "one_token")
     assert "1 passed" in last_line
+
+
+def test_every_backend_of_the_suite_has_an_executor_there():
+    """One that had none could not have run, and the suite would fail on every machine that offers it."""
+    from tests.parity import executors
+    from tests.parity.qk_norm_rope import executors as query_executors
+
+    names = {executor.name for executor in (*executors.EXECUTORS, *query_executors.EXECUTORS)}
+    for op, backend in itertools.product(parity.SUITES, parity.BACKENDS):
+        assert {f"{op}/{backend}/gpu", f"{op}/{backend}/cpu"} & names, (op, backend)
+    assert not [name for name in names if "aiter" in name]
 
 
 def test_a_failure_shows_what_failed(monkeypatch):

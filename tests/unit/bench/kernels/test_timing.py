@@ -197,7 +197,8 @@ def test_failed_parity_stops(module, step, setting, parity_passes, tmp_path, cap
 def test_no_replay_is_no_parity(setting, parity_passes, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(law, "check", lambda *_: 0)
     assert measure(setting, Options(out=tmp_path)) == 1
-    assert "context_kv, torch: it covers none of the law's shapes" in capsys.readouterr().err
+    assert "FAILED: not timed, context_kv: torch: it covers none of the law's shapes" in capsys.readouterr().err
+    assert {row.subject for row in rows.read(tmp_path.iterdir())} == {"device_copy", "event_pair"}
 
 
 def test_a_native_backend_that_is_missing_fails_the_run_and_the_others_are_timed(
