@@ -4,6 +4,7 @@ A verify step may accept several tokens. SGLang 0.5.23 (`Req.update_finish_state
 the order of the list, over all the new tokens, and only afterwards for stop tokens: an answer that meets one of two
 stop strings, or the end-of-sequence token, before the string that is found first goes on to that string. Seen with
 `stop=["self", "\\n"]`: text behind the line's end came back. Without speculation the first condition ends the answer.
+An abort that meets such a step returned all its tokens, more than were asked for, or tokens behind a stop.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from typing import Any
 
 
 def around_update_finish_state(original: Callable[..., None], req: Any, new_accepted_len: int = 1) -> None:
-    """SGLang's own check, and where it has found an end among several new tokens, whether one comes before it.
-
-    Requests without stop strings need no second look: SGLang takes their stop tokens in order.
-    """
-    original(req, new_accepted_len)
-    sampling = req.sampling_params
-    if new_accepted_len < 2 or req.finished_len is None or not (sampling.stop_strs or sampling.stop_regex_strs):
-        return
+    """SGLang's own check, and where it has found an end among several new tokens, whether one comes before it."""
     from sglang.srt.runtime_context import get_spec
 
-    if get_spec().speculative_algorithm == "DSPARK":
+    if new_accepted_len < 2 or req.finished() or get_spec().speculative_algorithm != "DSPARK":
+        original(req, new_accepted_len)
+        return
+    # An abort is taken without a look at the new tokens, of which some may lie behind the answer's end.
+    abort, req.to_finish = req.to_finish, None
+    original(req, new_accepted_len)
+    sampling = req.sampling_params
+    # Without stop strings SGLang takes the stop tokens in order.
+    if req.finished_len is not None and (sampling.stop_strs or sampling.stop_regex_strs):
         _end_at_the_first(original, req, new_accepted_len)
+    if abort is not None:
+        req.finished_reason = abort
 
 
 def _end_at_the_first(original: Callable[..., None], req: Any, new_accepted_len: int) -> None:

@@ -128,11 +128,23 @@ def test_a_grammar_that_is_complete_says_nothing_about_a_part_of_the_step() -> N
     assert found == "abcd" and reason["matched"] == "cd"
 
 
-def test_an_abort_stays_an_abort() -> None:
-    """`to_finish` is taken without a look at the tokens."""
-    end = SimpleNamespace(to_json=lambda: {"type": "abort"})
-    found, reason = answer(request(stop=("b", "c"), to_finish=end), "abcd", [4])
-    assert (found, reason) == ("abcd", {"type": "abort"})
+ABORT = SimpleNamespace(to_json=lambda: {"type": "abort"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "expected"),
+    [
+        ({"stop": ("b", "c")}, "abcd", "ab"),
+        ({"new_tokens": 3}, "abcd", "abc"),
+        ({}, "ab$cd", "ab$"),
+        ({"stop": ("h",)}, "abcd", "abcd"),
+    ],
+    ids=["stop string", "length", "end of the sequence", "no end"],
+)
+def test_an_abort_returns_nothing_behind_the_answer_s_end(asked: dict[str, Any], text: str, expected: str) -> None:
+    """Its reason stays, and what came back is a beginning of the answer that it cut off, or all of it."""
+    found, reason = answer(request(**asked, to_finish=ABORT), text, [len(text)])
+    assert (found, reason) == (expected, {"type": "abort"})
 
 
 def test_other_algorithms_are_left_as_they_are(algorithm: SimpleNamespace) -> None:
