@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(reports, "dspark-reports")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own turn
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the nightly tests unless they were asked for, and keep all servers on one xdist worker.
 
