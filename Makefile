@@ -3,7 +3,7 @@ VENV ?= .venv
 EXTRAS ?= test,lint,docs
 PYTEST_ARGS ?=
 # One worker gets all that starts servers, the other the rest. PYTEST_WORKERS= for one process, as --pdb needs.
-PYTEST_WORKERS ?= -n 2 --dist loadgroup
+PYTEST_WORKERS ?= -n 2 --no-loadscope-reorder
 SERVE_ARGS ?=
 PYTHON_TOOLS := sglang_dspark tests scripts docs
 export VENV EXTRAS

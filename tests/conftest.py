@@ -8,6 +8,7 @@ adds the tests marked `nightly`, which take from minutes to hours.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -28,16 +29,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(reports, "dspark-reports")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own turn
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the nightly tests unless they were asked for, and keep all servers on one xdist worker.
-
-    pytest counts the ones left out as deselected. Servers share session fixtures and would compete for the cores.
-    """
+    """Leave out the nightly tests unless they were asked for; pytest counts them as deselected."""
     left_out = {item for item in items if item.get_closest_marker("nightly") and not NIGHTLY}
     if left_out:
         config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in left_out]
-    for item in items:
-        if item.get_closest_marker("e2e"):
-            item.add_marker(pytest.mark.xdist_group("servers"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker gets all that starts servers, whose fixtures are shared; the other modules go where there is room.
+
+    xdist's own groups (3.8.0, --dist loadgroup) were seen without effect under pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ServersTogether(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "servers" if nodeid.startswith("tests/e2e/") else nodeid.split("::", 1)[0]
+
+    return ServersTogether(config, log)
