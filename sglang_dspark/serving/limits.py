@@ -86,6 +86,12 @@ def _rest(arguments: Any) -> Iterator[str]:
             "target's, which this plugin has never been seen doing; serve prefill and decode together, or without "
             "--speculative-algorithm"
         )
+    if arguments.enable_lora or arguments.lora_paths:
+        yield (
+            "--enable-lora / --lora-paths: adapters change the hidden states that the draft was trained on, and no "
+            "server with both has been seen to work (SGLang's adapter layers need pinned memory, which the CPU engine "
+            f"does not have); {_ALONE}"
+        )
     if arguments.speculative_draft_window_size is not None:
         yield (
             f"--speculative-draft-window-size {arguments.speculative_draft_window_size}: DSPARK does not read it, and "

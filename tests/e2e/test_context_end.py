@@ -1,7 +1,7 @@
 """The end of the context, on a server where everything else is odd as well.
 
 One pair for all: its embedding is its LM head, 509 tokens are shared by two ranks (the second has rows of padding),
-one KV head is on both, and a block has 31 tokens, so that the last verify windows lie far behind the context's end.
+and a block has 31 tokens, so that the last verify windows lie far behind the context's end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ def odd_pair(pair_of: Callable[..., DemoPair]) -> DemoPair:
     return pair_of(
         layout="released",
         vocab_size=509,
-        num_key_value_heads=1,
         max_position_embeddings=CONTEXT,
         block_size=31,
         tie_word_embeddings=True,

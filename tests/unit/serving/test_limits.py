@@ -26,6 +26,8 @@ def arguments(**asked: Any) -> SimpleNamespace:
         "kv_cache_dtype": "auto",
         "speculative_draft_kv_cache_dtype": None,
         "speculative_draft_window_size": None,
+        "enable_lora": False,
+        "lora_paths": None,
     }
     return SimpleNamespace(**plain | asked)
 
@@ -42,6 +44,8 @@ def arguments(**asked: Any) -> SimpleNamespace:
         ({"disaggregation_mode": "decode"}, "--disaggregation-mode decode"),
         ({"kv_cache_dtype": "fp8_e5m2"}, "fp8_e5m2.*--speculative-draft-kv-cache-dtype fp8_e4m3"),
         ({"speculative_draft_kv_cache_dtype": "fp8_e5m2"}, "fp8_e5m2"),
+        ({"enable_lora": True}, "--enable-lora.*leave it out"),
+        ({"lora_paths": ["tuned=somewhere"]}, "--lora-paths.*leave it out"),
         ({"speculative_draft_window_size": 512}, "--speculative-draft-window-size 512.*leave it out"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
