@@ -24,14 +24,14 @@ def test_a_gpu_is_described_by_a_child(monkeypatch):
 
     def run(command, **options):
         asked.append(command)
-        described = replace(RUN, command="-c", started="2020-01-01T00:00:00+00:00")
+        described = replace(RUN, command="the child's", started="2020-01-01T00:00:00+00:00")
         return subprocess.CompletedProcess(command, 0, f"a warning\n{json.dumps(asdict(described))}\n", "")
 
     monkeypatch.setattr(this_machine, "_has_gpu", lambda: True)
     monkeypatch.setattr(this_machine.subprocess, "run", run)
     found = this_machine.run_facts()
     assert found.device == RUN.device and found.versions == RUN.versions
-    assert found.command != "-c" and found.started > "2026"
+    assert found.command != "the child's" and found.started > "2026"
     assert "this_machine" in asked[0][-1]
 
 

@@ -202,10 +202,8 @@ def test_a_leftover_file_of_another_save_is_not_part_of_it(tmp_path: Path) -> No
 
 def test_links_are_followed(tmp_path: Path) -> None:
     """A hub's cache keeps every file as a link to a blob elsewhere."""
-    a = save_draft(tmp_path / "a", automodel())
-    blobs = tmp_path / "blobs"
-    a.rename(blobs)
-    a.mkdir()
+    blobs, a = save_draft(tmp_path / "blobs", automodel()), tmp_path / "snapshots" / "revision"
+    a.mkdir(parents=True)
     for path in blobs.iterdir():
         (a / path.name).symlink_to(path)
     b = convert_to(B, a, tmp_path / "b")
