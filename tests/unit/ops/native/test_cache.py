@@ -251,7 +251,7 @@ def test_a_read_only_folder_is_a_reason(folder, tmp_path):
     folder.chmod(0o500)
     if ROOT:
         os.chown(folder, NOBODY, NOBODY)
-        for place in tmp_path.parents[:2]:
+        for place in tmp_path.parents[:3]:  # up to pytest's own root, below which each xdist worker has a folder
             place.chmod(place.stat().st_mode | 0o055)
         tmp_path.chmod(0o755)
     run = subprocess.run([sys.executable, "-c", READ_ONLY], capture_output=True, text=True)
