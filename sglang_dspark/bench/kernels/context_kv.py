@@ -19,12 +19,10 @@ from sglang_dspark.bench.kernels.op import (
     copy_buffers,
     zeros,
 )
+from sglang_dspark.bench.kernels.tables import K_SCALE, V_SCALE, cos_sin, norm_multipliers
 from sglang_dspark.ops import context_kv
 from sglang_dspark.ops.context_kv import ContextKVSpec, ContextKVTables, native_arguments, reference
 from sglang_dspark.ops.context_kv.gpu_writer import SOURCE
-
-# An fp8 pool has a scale for K and one for V, neither of them 1 and none so small that a value saturates.
-K_SCALE, V_SCALE = 0.03, 0.05
 
 
 def spec(shape: Shape) -> ContextKVSpec:
@@ -75,16 +73,7 @@ def tables(
     pool = (num_slots, preset.kv_heads, preset.head_dim)
     k_pools, v_pools = (tuple(zeros(pool, shape.pool_dtype, device) for _ in range(preset.layers)) for _ in range(2))
     multipliers = norm_multipliers(preset.layers, preset.head_dim, generator, device)
-    angles = torch.rand(num_positions, preset.rotary_dim // 2, generator=generator, device=device) * 6.3
-    return ContextKVTables(k_pools, v_pools, multipliers, torch.cat((angles.cos(), angles.sin()), dim=1))
-
-
-def norm_multipliers(
-    count: int, head_dim: int, generator: torch.Generator, device: str
-) -> torch.Tensor:  # [count, D] fp32
-    """1 + w of that many norms; the weights are bf16, as SGLang holds them."""
-    weights = 0.3 * torch.randn(count, head_dim, generator=generator, device=device)
-    return 1 + weights.to(torch.bfloat16).float()
+    return ContextKVTables(k_pools, v_pools, multipliers, cos_sin(num_positions, preset.rotary_dim, generator, device))
 
 
 def inputs(
@@ -121,7 +110,6 @@ def written(work: Work, _: Inputs) -> list[Written]:
 BENCH = OpBench(
     op=context_kv.OP,
     source=SOURCE,
-    # SGLang's products are fused, so more of its roundings fall on the other side.
     baselines=(
         # SGLang's products are fused, so more of its roundings fall on the other side.
         *(Baseline(name, sglang_context_kv.binder(name), lambda *_: 1e-2) for name in sglang_context_kv.VARIANTS),

@@ -17,8 +17,8 @@ import torch
 from sglang_dspark.bench import rows
 from sglang_dspark.bench.environment import ROOT, is_checkout
 from sglang_dspark.bench.kernels.compiled import pool_kind
-from sglang_dspark.bench.kernels.context_kv import K_SCALE, V_SCALE
 from sglang_dspark.bench.kernels.op import OpBench, Shape
+from sglang_dspark.bench.kernels.tables import K_SCALE, V_SCALE
 from sglang_dspark.bench.presets import RELEASED_LAYERS, Preset
 from sglang_dspark.bench.rows import Row, Run
 from sglang_dspark.ops.context_kv.spec import FP8_DTYPES

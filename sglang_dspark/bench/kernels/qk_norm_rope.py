@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 
 from sglang_dspark.bench.kernels import sglang_qk_norm_rope, sglang_unfused
-from sglang_dspark.bench.kernels.context_kv import K_SCALE, V_SCALE, norm_multipliers
 from sglang_dspark.bench.kernels.op import (
     DTYPE_NAMES,
     INDEX_BYTES,
@@ -20,6 +19,7 @@ from sglang_dspark.bench.kernels.op import (
     copy_buffers,
     zeros,
 )
+from sglang_dspark.bench.kernels.tables import K_SCALE, V_SCALE, cos_sin, norm_multipliers
 from sglang_dspark.ops import qk_norm_rope
 from sglang_dspark.ops.qk_norm_rope import QKNormRopeSpec, QKNormRopeTables, native_arguments, reference
 from sglang_dspark.ops.qk_norm_rope.rows import heads_of
@@ -77,11 +77,10 @@ def tables(
     preset = shape.preset
     pool = (num_slots, preset.kv_heads, preset.head_dim)
     q_multipliers, k_multipliers = norm_multipliers(2, preset.head_dim, generator, device).unbind(0)
-    angles = torch.rand(num_positions, preset.rotary_dim // 2, generator=generator, device=device) * 6.3
     return QKNormRopeTables(
         q_multipliers.contiguous(),
         k_multipliers.contiguous(),
-        torch.cat((angles.cos(), angles.sin()), dim=1),
+        cos_sin(num_positions, preset.rotary_dim, generator, device),
         zeros(pool, shape.pool_dtype, device),
         zeros(pool, shape.pool_dtype, device),
     )

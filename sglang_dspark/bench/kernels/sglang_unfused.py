@@ -15,6 +15,7 @@ import torch
 
 from sglang_dspark.bench.kernels.op import Call, Shape, UpstreamMissing
 from sglang_dspark.bench.kernels.sglang_modules import POOL, made, store, upstream
+from sglang_dspark.bench.kernels.sglang_qk_norm_rope import joined
 from sglang_dspark.ops.context_kv import ContextKVSpec, ContextKVTables
 from sglang_dspark.ops.qk_norm_rope import QKNormRopeSpec, QKNormRopeTables
 from sglang_dspark.platforms import Platform
@@ -72,22 +73,16 @@ def bind_qk_norm_rope(platform: Platform, spec: QKNormRopeSpec, tables: QKNormRo
     """The query block's call, into new tensors."""
     norm_q, norm_k = (norm(spec.eps, m) for m in (tables.q_norm_multipliers, tables.k_norm_multipliers))
     rotate = rotary(spec, tables.cos_sin)
-    scales = spec.pool_scales if spec.k_scale is not None else None
-    store_layer = store(spec, tables.pools, scales)
     widths = [heads * spec.head_dim for heads in (spec.num_q_heads, spec.num_kv_heads, spec.num_kv_heads)]
-    heads = (-1, spec.num_kv_heads, spec.head_dim)
 
-    def call(
-        qkv: torch.Tensor,  # [T, (Hq + 2 * Hkv) * D] bf16
-        positions: torch.Tensor,  # [T] int64
-        slots: torch.Tensor,  # [T] int64
-    ) -> None:
-        q, k, v = qkv.split(widths, dim=-1)
+    def norm_and_rotate(qkv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        q, k, _ = qkv.split(widths, dim=-1)
         q, k = (of(x.reshape(-1, spec.head_dim).contiguous()).reshape(x.shape) for of, x in ((norm_q, q), (norm_k, k)))
-        _, k = rotate(positions, q, k)
-        store_layer(slots, k.view(heads), v.view(heads))
+        rotated: torch.Tensor = rotate(positions, q, k)[1]
+        return rotated
 
-    return call
+    scales = spec.pool_scales if spec.k_scale is not None else None
+    return joined(norm_and_rotate, store(spec, tables.pools, scales), spec)
 
 
 def norm(
