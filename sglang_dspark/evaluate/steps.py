@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_dspark.evaluate.fitting import run_sglang
-from sglang_dspark.evaluate.server import ServerError, read_info
+from sglang_dspark.evaluate.server import read_info
+from sglang_dspark.server_http import ServerError
 
 PROFILER = "sglang.benchmark.dspark_sps_profiler"
 RECORD = "dspark_info_record"

@@ -8,12 +8,11 @@ position too, and an answer that parts from it passes only where the other token
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from sglang_dspark.server_http import request
 
 # Two bf16 steps of a logit between 16 and 32.
 HALF_TYPE_TIE = 0.25
@@ -58,22 +57,8 @@ class Agreement:
 
 
 def asker(url: str, timeout_s: float = 600.0) -> Ask:
-    """Asks the server at a URL for one answer; an HTTP error becomes a RuntimeError with the server's own words."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-    def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
-        request = urllib.request.Request(
-            f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        try:
-            with opener.open(request, timeout=timeout_s) as answer:
-                return dict(json.loads(answer.read()))
-        except urllib.error.HTTPError as error:
-            raise RuntimeError(f"{url}: HTTP {error.code}: {error.read().decode(errors='replace')[:500]}") from error
-        except OSError as error:
-            raise RuntimeError(f"{url}: {error}; is a server there?") from error
-
-    return ask
+    """Asks the server at a URL for one answer; raises `ServerError` with the server's own words."""
+    return lambda body: dict(request(f"{url}/generate", body, timeout_s))
 
 
 def answers(ask: Ask, texts: Sequence[str], new_tokens: int, with_likeliest: bool) -> list[Answer]:

@@ -12,7 +12,8 @@ import pytest
 
 from sglang_dspark.cli.server import free_port
 from sglang_dspark.evaluate.answer import Settings
-from sglang_dspark.evaluate.server import ServerError, ServerJudge
+from sglang_dspark.evaluate.server import ServerJudge
+from sglang_dspark.server_http import ServerError
 
 INFO = {
     "version": "0.5.23",

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models
 
 from sglang_dspark.cli.eval_steps import table_text
 from sglang_dspark.evaluate import steps
-from sglang_dspark.evaluate.server import ServerError
 from sglang_dspark.evaluate.steps import StepRun, check_recording
+from sglang_dspark.server_http import ServerError
 
 RECORD = {"simulate_acc_len": 1.0, "mode": "static"}
 
