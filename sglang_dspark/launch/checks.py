@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sglang_dspark.checkpoints.config import parse_draft_config
+from sglang_dspark.checkpoints.config import flatten, parse_draft_config
 from sglang_dspark.checkpoints.errors import CheckpointError
 from sglang_dspark.checkpoints.files import read_config
 from sglang_dspark.doctor import checkpoint_pair, host, switches
@@ -49,8 +49,8 @@ def draft_of(given: Given) -> str:
         return "" if _is_repository(target) else target
     if (folder / _DRAFT_FOLDER / "config.json").is_file():
         return str(folder / _DRAFT_FOLDER)
-    raw = read_config(folder, "target")
-    if any({**raw, **(raw.get("text_config") or {})}.get(key) is not None for key in _BUNDLED_KEYS):
+    config = flatten(read_config(folder, "target"))
+    if any(config.get(key) is not None for key in _BUNDLED_KEYS):
         raise BadArguments(
             f"asked for --speculative-draft-model-path, found a draft among the tensors of {target} itself; take it "
             f"out with sglang-dspark convert {target} DRAFT --to released, and name DRAFT"
@@ -117,14 +117,13 @@ def _is_repository(path: str) -> bool:
 
 def _verification(machine: Machine, environment: Mapping[str, str], target: Path) -> Iterator[Finding]:
     try:
-        raw = read_config(target, "target")
+        config = flatten(read_config(target, "target"))
     except CheckpointError:
         return  # The lint says so.
-    flat = {**raw, **(raw.get("text_config") or {})}
     reason = verify_support.refusal(
         machine.platform,
-        sparse=any((flat.get("sparse_attention_config") or {}).get("sparse_attention_freq") or ()),
-        native_nvfp4=_native_nvfp4(machine, flat.get("quantization_config") or {}),
+        sparse=any((config.get("sparse_attention_config") or {}).get("sparse_attention_freq") or ()),
+        native_nvfp4=_native_nvfp4(machine, config.get("quantization_config") or {}),
         verify_mode=switches.Values(environment).text("SGLANG_RAGGED_VERIFY_MODE"),
     )
     if reason:
