@@ -10,14 +10,14 @@ import sys
 from dataclasses import replace
 
 import torch
-from hypothesis import given
 
 from sglang_dspark import platforms
 from sglang_dspark.ops import context_kv
 from sglang_dspark.ops.context_kv import host_backend
 from tests.parity.cases import CASES, Case, Problem, problem
 from tests.parity.executors import native
-from tests.parity.generated import context_cases, profile
+from tests.parity.generated import context_cases
+from tests.unit.ops.native.sanitized_run import run_all
 
 
 def exact(given: Problem) -> Problem:
@@ -43,18 +43,7 @@ def main(library: str, fault: str = "") -> None:
     loaded.context_kv_check.restype = ctypes.c_int64
     host_backend.library = lambda: loaded
     cases = [case for case in CASES if native(case) and not case.breaks_contract]
-    for case in cases:
-        run(case, fault)
-    drawn = []
-
-    @profile(examples=100, nightly=2000)
-    @given(context_cases(native=True))
-    def run_drawn(case: Case) -> None:
-        run(case)
-        drawn.append(case.tokens)
-
-    run_drawn()
-    print(f"{len(cases)} cases ran clean, and {len(drawn)} drawn ones")
+    run_all(cases, context_cases(native=True), run, fault)
 
 
 main(*sys.argv[1:])

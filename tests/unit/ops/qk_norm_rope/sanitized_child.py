@@ -10,13 +10,13 @@ import sys
 from dataclasses import replace
 
 import torch
-from hypothesis import given
 
 from sglang_dspark import platforms
 from sglang_dspark.ops import qk_norm_rope
 from sglang_dspark.ops.qk_norm_rope import host_backend, native_arguments
-from tests.parity.generated import profile, query_cases
+from tests.parity.generated import query_cases
 from tests.parity.qk_norm_rope.cases import CASES, Case, Problem, problem
+from tests.unit.ops.native.sanitized_run import run_all
 
 
 def exact(given: Problem) -> Problem:
@@ -40,18 +40,7 @@ def main(library: str, fault: str = "") -> None:
     host_backend.library = lambda: loaded
     lawful = [case for case in CASES if not case.breaks_contract]
     cases = [case for case in lawful if not native_arguments.refusals(problem(case).spec)]
-    for case in cases:
-        run(case, fault)
-    drawn = []
-
-    @profile(examples=100, nightly=2000)
-    @given(query_cases(native=True))
-    def run_drawn(case: Case) -> None:
-        run(case)
-        drawn.append(case.tokens)
-
-    run_drawn()
-    print(f"{len(cases)} cases ran clean, and {len(drawn)} drawn ones")
+    run_all(cases, query_cases(native=True), run, fault)
 
 
 main(*sys.argv[1:])
