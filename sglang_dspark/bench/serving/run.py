@@ -7,14 +7,13 @@ its accepted length must be the one that was asked for.
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_dspark.bench.rows import Row, Run
+from sglang_dspark.server_http import request
 
 from . import client as sglang_client
 from . import greedy_parity
@@ -198,18 +197,8 @@ def line(row: Row) -> str:
 
 
 def server_info(url: str) -> dict[str, Any]:
-    """What the server at a URL says of itself.
-
-    Raises:
-        RuntimeError: nobody answers there.
-    """
-    try:
-        # A proxy set in the environment must not see these requests.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{url.rstrip('/')}/server_info", timeout=60) as answer:
-            return dict(json.loads(answer.read()))
-    except (OSError, ValueError) as error:
-        raise RuntimeError(f"{url}: asked an SGLang server for /server_info, found {error}; is one there?") from error
+    """What the server at a URL says of itself; raises `ServerError` where nobody answers."""
+    return dict(request(f"{url.rstrip('/')}/server_info", None, timeout_s=60.0))
 
 
 def _check_forced(asked: float, found: float | None) -> None:

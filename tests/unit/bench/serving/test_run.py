@@ -185,7 +185,7 @@ def test_points_grow_with_the_concurrency_and_need_prompts():
 
 
 def test_no_server_there_is_said():
-    with pytest.raises(RuntimeError, match="asked an SGLang server for /server_info"):
+    with pytest.raises(RuntimeError, match="asked http://127.0.0.1:9/server_info.*is the server up"):
         run.server_info("http://127.0.0.1:9")
 
 
