@@ -10,13 +10,13 @@ exports it).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_dspark.checkpoints import parse_draft_config
+from sglang_dspark.checkpoints import parse_draft_config, read_config
+from sglang_dspark.checkpoints.config import flatten
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,9 @@ def read_target(folder: Path) -> TargetSizes:
     """The sizes of a checkpoint of MiniMax-M3's architecture.
 
     Raises:
-        ValueError: a key is missing, by name.
+        ValueError: there is no readable config.json, or a key is missing, by name.
     """
-    table = json.loads((folder / "config.json").read_text())
-    text: Mapping[str, Any] = {**table, **(table.get("text_config") or {})}
+    text = flatten(read_config(folder, "target"))
     sparse: Mapping[str, Any] = text.get("sparse_attention_config") or {}
     try:
         layers = int(text["num_hidden_layers"])
@@ -131,8 +130,7 @@ def read_target(folder: Path) -> TargetSizes:
 
 def read_draft(folder: Path) -> DraftSizes:
     """The sizes of a draft's checkpoint, in either layout."""
-    path = folder / "config.json"
-    config = parse_draft_config(json.loads(path.read_text()), str(path))
+    config = parse_draft_config(read_config(folder), str(folder / "config.json"))
     return DraftSizes(
         config.num_layers, len(config.target_layer_ids), config.mlp_width, config.markov_rank, config.block_size
     )
