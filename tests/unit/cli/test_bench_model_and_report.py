@@ -81,7 +81,7 @@ def test_sizes_of_checkpoints(tmp_path, capsys):
         (["model", "--accepted-length", "0.5"], "--accepted-length 0.5: too small"),
         (["model", "--gamma", "0"], "gamma 0: give 1 or more"),
         (["model", "--launch-us", "-1"], "--launch-us -1: too small"),
-        (["model", "--model-path", "/not/there"], "/not/there/config.json"),
+        (["model", "--model-path", "/not/there"], "The target /not/there cannot be used:"),
         (["report", "/not/there.jsonl"], "/not/there.jsonl"),
     ],
 )
