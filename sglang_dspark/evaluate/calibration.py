@@ -5,6 +5,9 @@ chances. Its calibration error (ECE) is the mean distance between what was predi
 of equal width, each weighted by its share of the rounds (Naeini et al. 2015). Sequential temperature scaling (DSpark
 paper, section 3.2.1) divides each position's logit by a temperature of its own, chosen from left to right. The choice
 is SGLang's fitter's (`fitting`); here it is judged, on rounds that the fit has not seen.
+
+The error alone can be had cheaply: a head that always says the average has none. The Brier score (1950), the mean
+squared distance between what was predicted of a round and what happened, falls only when the numbers are worth more.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ class Position:
     predicted_after: float
     ece_before: float
     ece_after: float
+    brier_before: float
+    brier_after: float
     auc: float | None  # how well the scores before scaling rank; None where all outcomes are alike
 
     @property
@@ -52,6 +57,11 @@ def calibration_error(predicted: torch.Tensor, outcomes: torch.Tensor, bins: int
     return float(gap.abs().sum() / len(predicted))
 
 
+def brier_score(predicted: torch.Tensor, outcomes: torch.Tensor) -> float:  # [N] each
+    """The mean squared distance of one position's predictions from its outcomes."""
+    return float((predicted.double() - outcomes.double()).square().mean())
+
+
 def judge(samples: Samples, temperatures: Sequence[float]) -> list[Position]:
     """Every position's calibration on these rounds, without temperatures and with them."""
     before, after, outcomes = survival(samples.logits), survival(samples.logits, temperatures), samples.outcomes
@@ -63,6 +73,8 @@ def judge(samples: Samples, temperatures: Sequence[float]) -> list[Position]:
             predicted_after=float(after[:, i].mean()),
             ece_before=calibration_error(before[:, i], outcomes[:, i]),
             ece_after=calibration_error(after[:, i], outcomes[:, i]),
+            brier_before=brier_score(before[:, i], outcomes[:, i]),
+            brier_after=brier_score(after[:, i], outcomes[:, i]),
             auc=ranking(before[:, i], outcomes[:, i]),
         )
         for i in range(samples.gamma)

@@ -63,10 +63,12 @@ def _calibration_lines(table: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     fitted, others = table["fitted_rounds"], table["held_out_rounds"]
     yield f"Temperatures fitted on {fitted} rounds; everything below is of {others} others."
-    yield "Predicted and observed are survival: that a proposal is kept with all before it. ECE is over 15 bins."
+    yield "Predicted and observed are survival: that a proposal is kept with all before it. ECE is over 15 bins; a head"
+    yield "that always says the average has none. Its Brier score, the mean squared error, is not brought down that way."
     yield ""
+    scaled = "with temperatures"
     yield from _header(
-        ["position", "temperature", "observed", "predicted", "with temperatures", "ECE", "with temperatures", "AUC"]
+        ["position", "temperature", "observed", "predicted", scaled, "ECE", scaled, "Brier", scaled, "AUC"]
     )
     for index, one in enumerate(positions, start=1):
         yield _row(
@@ -76,11 +78,12 @@ def _calibration_lines(table: Mapping[str, Any]) -> Iterator[str]:
                 *(_number(one[key], 3) for key in ("observed", "predicted_before", "predicted_after")),
                 _percent(one["ece_before"]),
                 _bold_text(_percent(one["ece_after"])),
+                *(_number(one[key], 3) for key in ("brier_before", "brier_after")),
                 _number(one["auc"], 3),
             ]
         )
     before, after = table["mean_ece_before"], table["mean_ece_after"]
-    yield _row(["mean", "", "", "", "", _percent(before), _bold_text(_percent(after)), ""])
+    yield _row(["mean", "", "", "", "", _percent(before), _bold_text(_percent(after)), "", "", ""])
 
 
 def _circumstances(table: Mapping[str, Any]) -> Iterator[str]:

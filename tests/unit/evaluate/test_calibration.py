@@ -6,7 +6,7 @@ import pytest
 import torch
 from sglang.benchmark.dspark_sts_fit import expected_calibration_error
 
-from sglang_dspark.evaluate.calibration import calibration_error, judge, ranking, reliability, survival
+from sglang_dspark.evaluate.calibration import brier_score, calibration_error, judge, ranking, reliability, survival
 from tests.unit.evaluate.rounds import drawn
 
 
@@ -25,6 +25,7 @@ def test_by_hand() -> None:
     predicted = torch.tensor([0.9, 0.9, 0.1, 0.1])
     outcomes = torch.tensor([1.0, 0.0, 0.0, 0.0])
     assert calibration_error(predicted, outcomes) == pytest.approx((2 * 0.4 + 2 * 0.1) / 4)
+    assert brier_score(predicted, outcomes) == pytest.approx((0.1**2 + 0.9**2 + 2 * 0.1**2) / 4)
     assert reliability(predicted, outcomes) == [
         (pytest.approx(0.1), 0.0, 2),
         (pytest.approx(0.9), 0.5, 2),
@@ -45,9 +46,19 @@ def test_the_right_temperatures_mend_an_overconfident_head() -> None:
     for one in judge(samples, [2.0, 2.0, 2.0]):
         assert one.ece_before > 0.05
         assert one.ece_after < 0.02
+        assert one.brier_after < one.brier_before
         assert one.predicted_after == pytest.approx(one.observed, abs=0.02)
         assert one.auc is not None and one.auc > 0.6
     assert [one.ece_after for one in judge(samples, [1.0] * 3)] == [one.ece_before for one in judge(samples, [1.0] * 3)]
+
+
+def test_saying_the_average_is_no_gain() -> None:
+    """A temperature that flattens all leaves no calibration error; the Brier score is worse, and says so."""
+    truth = torch.tensor([1e-3])
+    samples = drawn(20_000, truth, truth)
+    (flat,) = judge(samples, [1e6])
+    assert flat.ece_after < flat.ece_before + 0.01
+    assert flat.brier_after > 1.05 * flat.brier_before
 
 
 def test_ranking_against_every_pair() -> None:

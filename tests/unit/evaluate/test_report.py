@@ -92,6 +92,7 @@ def test_calibration_in_words() -> None:
             *(f"{first[key]:.3f}" for key in ("observed", "predicted_before", "predicted_after")),
             f"{100 * first['ece_before']:.1f}%",
             f"**{100 * first['ece_after']:.1f}%**",
+            *(f"{first[key]:.3f}" for key in ("brier_before", "brier_after")),
             f"{first['auc']:.3f}",
         ]
     ]
