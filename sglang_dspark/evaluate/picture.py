@@ -79,7 +79,7 @@ def draw_calibration(table: Mapping[str, Any], path: Path) -> None:
         axis.set_title(f"position {index}")
         axis.set_xlim(0, 1)
         axis.set_ylim(0, 1)
-        axis.legend(fontsize="x-small", loc="lower right")
+        axis.legend(fontsize="x-small")
     figure.supxlabel("predicted survival")
     figure.supylabel("observed survival")
     _save(pyplot, figure, path)

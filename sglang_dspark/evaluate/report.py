@@ -64,7 +64,7 @@ def _calibration_lines(table: Mapping[str, Any]) -> Iterator[str]:
     fitted, others = table["fitted_rounds"], table["held_out_rounds"]
     yield f"Temperatures fitted on {fitted} rounds; everything below is of {others} others."
     yield "Predicted and observed are survival: that a proposal is kept with all before it. ECE is over 15 bins; a head"
-    yield "that always says the average has none. Its Brier score, the mean squared error, is not brought down that way."
+    yield "that always says the average has none, which does not bring down the Brier score, the mean squared error."
     yield ""
     scaled = "with temperatures"
     yield from _header(
