@@ -32,8 +32,9 @@ CONTEXT, VOCABULARY = trained.SPEC.max_position_embeddings, trained.SPEC.vocab_s
 POOLS = {300: 3072, 10_000: 5120}
 PRESSED = ("--max-running-requests", "64", "--schedule-conservativeness", "0.1", "--chunked-prefill-size", "512")
 ENVIRONMENT = {
-    # After a retraction SGLang reserves more for answers, and forgets it over so many steps: 600 unless told otherwise.
-    "SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS": "20",
+    # After a retraction SGLang reserves more for answers and takes it back step by step, with its 600 so slowly that
+    # hardly another would follow.
+    "SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS": "2",
     # It counts its slots after every step, and ends the server when one is lost or held twice.
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
