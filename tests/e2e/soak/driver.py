@@ -38,7 +38,7 @@ class Outcome:
         """One line of figures."""
         counts = ", ".join(f"{name} {self.counts[name]}" for name in sorted(self.counts))
         first, last = (self.memory[place].bytes_of for place in (0, -1))
-        memory = ", ".join(f"{name} {first[name] >> 20} to {last[name] >> 20} MB" for name in first)
+        memory = ", ".join(f"{name} {first[name] >> 20} to {last.get(name, 0) >> 20} MB" for name in first)
         rest = f"retractions {self.retracted:.0f}, complaints {len(self.complaints)}, {self.seconds:.0f} s"
         return f"{counts}, {rest}; {memory}"
 
