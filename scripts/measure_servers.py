@@ -1,0 +1,108 @@
+"""Measures what metrics cost and what stopping a losing draft saves, on this machine's CPU: servers side by side.
+
+    python scripts/measure_servers.py metrics|stopping [--rounds 12]
+
+`metrics`: the demo pair, with --enable-metrics against without. SGLang's own metrics are part of it; this plugin counts
+in both and exports in one. `stopping`: a draft of which nearly nothing is accepted, with SGLANG_DSPARK_DRAFTING=auto
+and without a draft, against drafting on, in compact and in static verify.
+
+The servers run at the same time and are asked in turn, so that whatever else the machine does falls on all of them.
+Printed are ratios of tokens a second: median, smallest and largest. A large model on an accelerator has others.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sglang_dspark.cli.server import CPU_ENGINE, Server
+from sglang_dspark.demo import DemoPair, DemoSpec, build, ensure, prompts
+
+AT_ONCE, NEW_TOKENS = 16, 128
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One server of a comparison."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    drafts: bool = True
+
+
+def rate(server: Server, texts: list[str]) -> float:
+    """Tokens a second over all texts, AT_ONCE at a time."""
+    sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+    started = time.monotonic()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(
+            pool.map(lambda text: server.post("/generate", {"text": text, "sampling_params": sampling}), texts)
+        )
+    return sum(len(answer["output_ids"]) for answer in answers) / (time.monotonic() - started)
+
+
+def compare(title: str, pair: DemoPair, arms: list[Arm], rounds: int) -> None:
+    """Ask all arms in turn, `rounds` times; print each one's rate against the first's."""
+    texts = prompts(2 * AT_ONCE)
+    common = ["--model-path", str(pair.target), "--device", "cpu", "--dtype", "float32"]
+    common += ["--max-total-tokens", "32768", "--sleep-on-idle", "--disable-radix-cache"]
+    drafting = ["--speculative-algorithm", "dspark", "--speculative-draft-model-path", str(pair.draft)]
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers = {}
+        for arm in arms:
+            arguments = [*common, *(drafting if arm.drafts else []), *arm.flags]
+            log = logs / f"{len(servers)}.log"
+            server = Server(arguments, log, environment={**CPU_ENGINE, **arm.environment})
+            servers[arm.name] = stack.enter_context(server)
+        for server in servers.values():
+            rate(server, texts)
+        rates: dict[str, list[float]] = {name: [] for name in servers}
+        for number in range(rounds):
+            # Who is first changes, or an effect of the order would look like one of the arms.
+            first = number % len(arms)
+            for arm in (*arms[first:], *arms[:first]):
+                rates[arm.name].append(rate(servers[arm.name], texts))
+            print(f"... {title}: {number + 1} of {rounds}", flush=True)
+    base = rates[arms[0].name]
+    for arm in arms[1:]:
+        ratios = [ours / theirs for ours, theirs in zip(rates[arm.name], base, strict=True)]
+        print(
+            f"{title}: {arm.name} / {arms[0].name}: median {statistics.median(ratios):.3f}, "
+            f"{min(ratios):.3f} to {max(ratios):.3f} over {rounds} rounds"
+        )
+
+
+def metrics(rounds: int, _: Path) -> None:
+    compare("metrics", ensure(), [Arm("without"), Arm("with", ("--enable-metrics",))], rounds)
+
+
+def stopping(rounds: int, folder: Path) -> None:
+    losing = build(folder / "losing", spec=DemoSpec.text(wrong_draft=True))
+    for mode in ("compact", "static"):
+        environment = {"SGLANG_RAGGED_VERIFY_MODE": mode}
+        auto = {**environment, "SGLANG_DSPARK_DRAFTING": "auto"}
+        arms = [
+            Arm("always", environment=environment),
+            Arm("auto", environment=auto),
+            Arm("without a draft", drafts=False),
+        ]
+        compare(f"stopping, {mode}", losing, arms, rounds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("metrics", "stopping"))
+    parser.add_argument("--rounds", type=int, default=12, help="how often each is asked (default: 12)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        {"metrics": metrics, "stopping": stopping}[arguments.what](arguments.rounds, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
