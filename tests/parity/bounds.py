@@ -71,6 +71,24 @@ def check_k(
     allowed = bound.relative * magnitude(problem)[rows, layers] + SPACING[spec.pool_dtype] * scales
     outside = ~same & ~((found - expected).abs() <= allowed)
     assert not outside.any(), f"{int(outside.sum())} K elements out of bounds, first at {outside.nonzero()[0].tolist()}"
-    differing = int((~same).sum())
-    limit = max(2, bound.share * same.numel())
-    assert differing <= limit, f"{differing} of {same.numel()} K elements differ, at most {limit} may: {bound.reason}"
+    check_share(found, expected, same, bound)
+
+
+def check_share(found: torch.Tensor, expected: torch.Tensor, same: torch.Tensor, bound: Bound) -> None:
+    """Fail when more elements differ than may. found, expected: float64; same: bool, all of one shape.
+
+    Two flips may be in the smallest case. In bf16 one counts once wherever it shows: numbers of few bits, such as those
+    below the normal range, meet one multiplier again and again, doubled and negated, as far from a tie each time. Not
+    so in fp8, whose eight mantissas would make one flip of everything, nor where a value was lost to zero.
+    """
+    differing = ~same
+    flips = int(differing.sum())
+    if bound is K_BOUNDS[torch.bfloat16] and flips:
+        pair = torch.stack((found[differing], expected[differing]))
+        lost = (pair == 0).any(0)
+        flips = int(lost.sum()) + len({tuple(one) for one in torch.frexp(pair[:, ~lost]).mantissa.abs().T.tolist()})
+    limit = bound.share * same.numel()
+    assert flips <= 2 or int(differing.sum()) <= limit, (
+        f"{int(differing.sum())} of {same.numel()} elements differ, in {flips} ways; at most {limit:.0f} may, or two "
+        f"ways: {bound.reason}"
+    )

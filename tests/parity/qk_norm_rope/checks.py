@@ -12,7 +12,7 @@ import torch
 
 from sglang_dspark.ops.context_kv import reference as context_law
 from sglang_dspark.ops.qk_norm_rope.rows import heads_of
-from tests.parity.bounds import K_BOUNDS, SPACING
+from tests.parity.bounds import K_BOUNDS, SPACING, check_share
 
 from .cases import Problem
 
@@ -40,9 +40,7 @@ def check_qk(
     allowed = bound.relative * magnitude(given) + SPACING[given.spec.qkv_dtype]
     outside = ~same & ~((found - expected).abs() <= allowed)
     assert not outside.any(), f"{int(outside.sum())} elements out of bounds, first at {outside.nonzero()[0].tolist()}"
-    differing = int((~same).sum())
-    limit = max(2, bound.share * same.numel())
-    assert differing <= limit, f"{differing} of {same.numel()} elements differ, at most {limit} may: {bound.reason}"
+    check_share(found, expected, same, bound)
 
 
 def check_rest(given: Problem, storages: dict[str, torch.Tensor]) -> None:
