@@ -6,6 +6,7 @@ and the fitted temperatures.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -169,15 +170,27 @@ def test_a_server_collects_what_the_reference_sees(trained_pair: DemoPair, logs:
         eval_command("acceptance", "--url", f"http://127.0.0.1:{server.port}", "--at-once", "1", *asking)
     settings = Settings(max_new_tokens=128, chat=False, ignore_end=True)
     reference = OracleJudge(trained_pair.target, trained_pair.draft, settings)
-    expected = join([reference.samples(text) for text in code_prompts(16)])
+    answers = [reference.samples(text) for text in code_prompts(16)]
+    expected = join(answers)
+    ends = set(itertools.accumulate(len(answer) for answer in answers))
     found = read_shards(f"{stem}.*.pt")
     assert len(found) >= 256
+
+    def same(row: int, place: int) -> bool:
+        return torch.allclose(found.logits[row], expected.logits[place], atol=1e-3, rtol=1e-3)
+
     # The server warms itself up with a request of its own.
-    first = next(row for row in range(64) if torch.allclose(found.logits[row], expected.logits[0], atol=1e-3))
-    rows = len(found) - first
-    assert rows > 200
-    assert torch.equal(found.kept[first:], expected.kept[:rows])
-    torch.testing.assert_close(found.logits[first:], expected.logits[:rows], atol=1e-3, rtol=1e-3)
+    first = next(row for row in range(64) if same(row, 0))
+    place = 0
+    for row in range(first, len(found)):
+        if place in ends and not same(row, place):
+            # With overlap scheduling a step is under way when its answer turns out to have ended: one round of no one.
+            ends.remove(place)
+            continue
+        torch.testing.assert_close(found.logits[row], expected.logits[place], atol=1e-3, rtol=1e-3)
+        assert found.kept[row] == expected.kept[place]
+        place += 1
+    assert place > 200
     out = tmp_path / "sts.json"
     said = eval_command("calibrate", "--shards", f"{stem}.*.pt", "--temperatures", str(out))
     assert len(json.loads(out.read_text())["temperatures"]) == 7 and "server's collected files" in said.stdout
