@@ -61,8 +61,8 @@ def compare(title: str, pair: DemoPair, arms: list[Arm], rounds: int) -> None:
         for server in servers:
             seconds(server, texts)
         totals: dict[str, list[float]] = {arm.name: [0.0] * rounds for arm in arms}
+        pairs = list(zip(started, servers, strict=True))
         for number in range(rounds):
-            pairs = list(zip(started, servers, strict=True))
             # Who is first changes, or an effect of the order would look like one of the arms.
             for arm, server in pairs[number % len(pairs) :] + pairs[: number % len(pairs)]:
                 totals[arm.name][number] += seconds(server, texts)
