@@ -1,16 +1,20 @@
-"""Times what counting acceptance adds to a decode step on the scheduler's thread, beside no server and no model.
+"""Times what counting acceptance adds to a decode step on the scheduler's thread, without a server or a model.
 
     python scripts/measure_counting.py
 
-Printed are microseconds a step, gamma 7, by requests in the batch: a step counted, its share of the exports to
-prometheus_client's mapped files (as SGLang has it, one file a process), and its share of the sampled confidences. What
-is left out is the same with and without: SGLang's own copies to the host, which the numbers come with.
+Printed are microseconds a step, gamma 7, by requests in the batch: the step counted; and with it its share of the
+sampled confidences and of the exports to prometheus_client's mapped files (as SGLang has it, one file a process). Left
+out is what SGLang does anyway: the copies to the host that the numbers come with.
 """
 
 import os
+import sys
 import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 GAMMA = 7
 BATCHES = (1, 16, 64, 256)
@@ -23,12 +27,10 @@ def microseconds(batch: int, *, exporting: bool) -> float:
     import torch
     from prometheus_client import CollectorRegistry, Counter
 
-    from sglang_dspark.serving.cpu import standins
-
-    standins.install()
     from sglang_dspark.serving.acceptance.metrics import Metrics
     from sglang_dspark.serving.acceptance.monitor import Monitor
     from sglang_dspark.serving.acceptance.rounds import StepFacts
+    from tests.unit.serving.acceptance.steps import Request, result
 
     def counter(name: str, documentation: str, labelnames: list[str]) -> Counter:
         return Counter(name, documentation, labelnames=labelnames, registry=CollectorRegistry())
@@ -36,12 +38,9 @@ def microseconds(batch: int, *, exporting: bool) -> float:
     collector = SimpleNamespace(labels={"model_name": "m3", "tp_rank": "0"}, _counter_cls=counter)
     metrics = Metrics(collector, GAMMA) if exporting else None
     monitor = Monitor(GAMMA, compact=False, metrics=metrics, speaks=False)
-    reqs = [SimpleNamespace(is_retracted=False, finished=lambda: False) for _ in range(batch)]
+    reqs = [Request() for _ in range(batch)]
     generator = torch.Generator().manual_seed(0)
-    results = [
-        SimpleNamespace(num_correct_drafts_per_req_cpu=accepted, cap_lens=None)
-        for accepted in torch.randint(0, GAMMA + 1, (64, batch), generator=generator).tolist()
-    ]
+    results = [result(each) for each in torch.randint(0, GAMMA + 1, (64, batch), generator=generator).tolist()]
     confidence = torch.rand(batch, GAMMA, generator=generator)
     began = time.perf_counter()
     for step in range(STEPS):
@@ -57,6 +56,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # Both are read when SGLang and prometheus_client are imported.
         os.environ |= {"SGLANG_USE_CPU_ENGINE": "1", "PROMETHEUS_MULTIPROC_DIR": folder}
+        from sglang_dspark.serving.cpu import standins
+
+        standins.install()
         print("requests | counted, us a step | and exported, us a step")
         for batch in BATCHES:
             counted, exported = (microseconds(batch, exporting=exporting) for exporting in (False, True))

@@ -12,14 +12,18 @@ Printed are ratios of tokens a second: median, smallest and largest. A large mod
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sglang_dspark.cli.server import CPU_ENGINE, Server
-from sglang_dspark.demo import DemoPair, DemoSpec, build, ensure, prompts
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from sglang_dspark.cli.server import Server  # noqa: E402
+from sglang_dspark.demo import DemoPair, DemoSpec, build, ensure, prompts  # noqa: E402
+from tests.e2e.serving import serve  # noqa: E402
 
 AT_ONCE, NEW_TOKENS = 16, 128
 
@@ -45,9 +49,6 @@ def seconds(server: Server, texts: list[str]) -> float:
 def compare(title: str, pair: DemoPair, arms: list[Arm], rounds: int) -> None:
     """Ask all servers in turn, `rounds` times; print each arm's rate against the first's."""
     texts = prompts(AT_ONCE)
-    common = ["--model-path", str(pair.target), "--device", "cpu", "--dtype", "float32"]
-    common += ["--max-total-tokens", "32768", "--sleep-on-idle", "--disable-radix-cache"]
-    drafting = ["--speculative-algorithm", "dspark", "--speculative-draft-model-path", str(pair.draft)]
     # Every arm twice, started in one order and then in the other: of two alike, the later was seen 1.1 to 1.2 times as
     # fast as the earlier.
     started = [*arms, *reversed(arms)]
@@ -55,9 +56,9 @@ def compare(title: str, pair: DemoPair, arms: list[Arm], rounds: int) -> None:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = []
         for number, arm in enumerate(started):
-            arguments = [*common, *(drafting if arm.drafts else []), *arm.flags]
-            environment = {**CPU_ENGINE, **arm.environment}
-            servers.append(stack.enter_context(Server(arguments, logs / f"{number}.log", environment=environment)))
+            flags = ("--disable-radix-cache", *arm.flags)
+            server = serve(pair, logs / f"{number}.log", *flags, speculative=arm.drafts, environment=arm.environment)
+            servers.append(stack.enter_context(server))
         for server in servers:
             seconds(server, texts)
         totals: dict[str, list[float]] = {arm.name: [0.0] * rounds for arm in arms}
@@ -98,6 +99,8 @@ def main() -> None:
     parser.add_argument("what", choices=("metrics", "stopping"))
     parser.add_argument("--rounds", type=int, default=6, help="how often each is asked (default: 6)")
     arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error(f"--rounds {arguments.rounds}: there is nothing to compare; take 1 or more")
     with tempfile.TemporaryDirectory() as folder:
         {"metrics": metrics, "stopping": stopping}[arguments.what](arguments.rounds, Path(folder))
 

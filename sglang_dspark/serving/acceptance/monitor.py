@@ -52,9 +52,7 @@ class Monitor:
         self._counters.add(rounds, draft_ran=facts.drafted)
         self._steps += 1
         if facts.confidence is not None:
-            every = len(rounds.rows) == len(facts.confidence)
-            confidence = facts.confidence if every else facts.confidence[rounds.rows]
-            self._survival.add(confidence, rounds.proposed, rounds.accepted)
+            self._survival.add(facts.confidence[rounds.rows], rounds.proposed, rounds.accepted)
         if facts.switched:
             self._tell_switches(rounds, reqs)
         if not facts.drafted and result.cap_lens is None:
